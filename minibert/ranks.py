@@ -26,7 +26,7 @@ from minibert.errors import UserError
 
 # What tells a process its rank: MPICH and its relatives (also under Slurm), Open MPI, and PMIx launchers.
 _RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
-_SIZE = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
+_SIZE = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 _LOCAL_RANK = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 
 MEET_SECONDS = 1.0  # how long a rank that ends with an error waits for others that may have the same

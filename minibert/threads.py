@@ -50,11 +50,11 @@ def _openblas_setter(library: threadpoolctl.LibController) -> Callable[[int], ob
 def set_threads(count: int) -> None:
     """Let the CPU compute with ``count`` threads, from now on in this process.
 
-    Raises UserError if ``count`` is less than 1.
+    Raises UserError if ``count`` is no whole number of at least 1.
     """
     global _threads, _pool
-    if count < 1:
-        raise UserError(f"threads must be at least 1, got {count}")
+    if count < 1 or count != int(count):
+        raise UserError(f"threads must be a whole number of at least 1, got {count}")
     for set_number in _blas_setters():
         set_number(count)
     _threads, _pool = count, None

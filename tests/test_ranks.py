@@ -131,6 +131,15 @@ def test_what_differs_is_named():
         Two().agree({"name": "x", "learning_rate": 0.2})
 
 
+def test_one_process_of_a_launcher_is_alone(monkeypatch):
+    """srun with PMIx says no more than the rank; how many tasks there are, Slurm says itself."""
+    monkeypatch.setenv("PMIX_RANK", "0")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
+    assert launched_rank() is None
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    assert launched_rank() == 0
+
+
 def test_without_mpi4py_mpirun_is_told_what_to_install(monkeypatch):
     world.cache_clear()
     monkeypatch.setenv("PMI_RANK", "1")

@@ -28,6 +28,8 @@ def test_threads(threads):
         threads(count)
         assert get_threads() == count
         assert of_blas() == {count}
+    with pytest.raises(UserError, match=r"a whole number of at least 1, got 1\.5"):
+        threads(1.5)
     with pytest.raises(UserError, match="at least 1, got 0"):
         threads(0)
     assert get_threads() == 2

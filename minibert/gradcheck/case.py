@@ -36,6 +36,8 @@ class Case:
         for name, x in self.variables.items():
             if x.dtype != "float64":
                 raise ValueError(f"{self.what}: {name} is {x.dtype}; numeric derivatives need float64")
+            if not x.flags.c_contiguous:
+                raise ValueError(f"{self.what}: {name} is not contiguous; give a copy, {name}.copy()")
         if unknown := set(self.zeros) - set(self.variables):
             raise ValueError(f"{self.what}: declared zero but not among the variables: {sorted(unknown)}")
 

@@ -90,7 +90,7 @@ class Distillation(Module):
     def _set_teacher(self, teacher: BertForSequenceClassification | None) -> None:
         if teacher is None:
             raise UserError("layers are imitated (hidden_weight, attention_weight), so give the teacher, too")
-        for size in ("vocab_size", "type_vocab_size", "max_position_embeddings"):
+        for size in ("vocab_size", "type_vocab_size", "longest_sequence"):
             its, needed = getattr(teacher.config, size), getattr(self.student.config, size)
             if its < needed:
                 raise UserError(

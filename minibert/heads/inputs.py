@@ -74,7 +74,8 @@ def pair_inputs(
 ) -> PairInputs:
     """Two batches of texts that form N pairs, optionally with labels (N,); the denominator defaults to N.
 
-    Raises UserError as `text_inputs` does, and if the two batches have different sizes.
+    Raises UserError as `text_inputs` does, if the two batches have different sizes, and for labels that are
+    no cosines.
     """
     one, other = (text_inputs(config, **side, dtype=dtype) for side in (first, second))
     count = len(one.attention_mask)
@@ -82,6 +83,10 @@ def pair_inputs(
         raise UserError(f"{count} first texts but {len(other.attention_mask)} second texts; expected pairs")
     if labels is not None:
         labels = number_targets(labels, (count,), None, dtype).numbers
+        if np.abs(labels).max(initial=0.0) > 1.0:
+            raise UserError(
+                f"labels of pairs are cosines, from −1 to 1; got {labels[np.abs(labels) > 1.0][0]}"
+            )
     return PairInputs(one, other, labels, np.asarray(denominator or count, dtype))
 
 
@@ -181,6 +186,8 @@ def number_targets(
         labels = labels[:, None]
     if labels.shape != shape:
         raise UserError(f"labels has shape {labels.shape}; expected {shape}, a number for each output")
-    if not np.isfinite(labels).all():
-        raise UserError("labels of a regression must be finite numbers")
-    return NumberTargets(labels.astype(dtype), np.asarray(denominator or labels.size, dtype))
+    with np.errstate(over="ignore"):
+        numbers = labels.astype(dtype)
+    if not np.isfinite(numbers).all():
+        raise UserError(f"labels of a regression must be finite numbers of type {dtype}")
+    return NumberTargets(numbers, np.asarray(denominator or labels.size, dtype))

@@ -348,8 +348,8 @@ class BertForQuestionAnswering(TaskModel[QuestionAnsweringOutput]):
         Raises UserError for a batch that does not fit the model, and if only one of start_positions and
         end_positions is given.
         """
-        if (start_positions is None) != (end_positions is None):
-            raise UserError("give both start_positions and end_positions, or neither")
+        if "labels" in batch or (start_positions is None) != (end_positions is None):
+            raise UserError("give both start_positions and end_positions as labels, or neither")
         labels = None if start_positions is None else (start_positions, end_positions)
         return super().prepare(labels=labels, **batch)
 

@@ -51,7 +51,8 @@ class Module:
             if isinstance(attribute, Module):
                 yield name, attribute
             elif isinstance(attribute, list):
-                yield from ((f"{name}.{i}", child) for i, child in enumerate(attribute))
+                inside = enumerate(attribute)
+                yield from ((f"{name}.{i}", child) for i, child in inside if isinstance(child, Module))
 
     def modules(self) -> Iterator["Module"]:
         """This module and all inside it."""

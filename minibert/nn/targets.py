@@ -57,7 +57,7 @@ def class_labels(name: str, labels: Any, shape: tuple[int, ...], num_classes: in
 
 def as_column(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """A column (B, 1) as (B,) if ``shape`` is (B,); anything else unchanged."""
-    return array[:, 0] if array.shape == (*shape, 1) else array
+    return array[:, 0] if len(shape) == 1 and array.shape == (*shape, 1) else array
 
 
 def flat_targets(dtype: str, positions: np.ndarray, labels: np.ndarray, real: np.ndarray) -> Targets:

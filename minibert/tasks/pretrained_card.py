@@ -44,7 +44,7 @@ def write_pretrained_card(
     scores = {
         told.format(words=words, pairs=settings.learned_of_pairs): [results[name]]
         for name, told in SCORES.items()
-        if name in results
+        if results.get(name) is not None
     }
     write_model_card(
         folder,

@@ -17,6 +17,8 @@ from minibert.threads import run_all
 from minibert.train.loss_scale import LossScale
 from minibert.train.shards import Shards, moved
 
+NO_CLIPPING = 1e30  # the largest ``clip_norm``, beyond any norm: its products with loss scales are finite
+
 
 @dataclass(frozen=True)
 class Rates:
@@ -61,7 +63,7 @@ class AdamW:
         self.beta1, self.beta2 = beta1, beta2
         self.eps = eps
         self.weight_decay = weight_decay
-        self.clip_norm = clip_norm
+        self.clip_norm = min(clip_norm, NO_CLIPPING)
         self.bias_correction = bias_correction
         self.shards = Shards(self.buffers.value.size, ranks)
         dtype = self.buffers.value.dtype
@@ -207,8 +209,9 @@ class Muon(AdamW):
     """Moves the weights of all linear maps by ``ops.muon_update``, and everything else as `AdamW` does.
 
     Those weights are matrices between hidden units. Embeddings are no such maps, though they are matrices as
-    well: a row of them belongs to a word. ``matrix_rate`` is the learning rate of the matrices as a multiple
-    of the others': their update has singular values of about 1, and so another size than Adam's.
+    well: a row of them belongs to a word. Nor are the maps of XLNet's attention, which have an axis of heads.
+    ``matrix_rate`` is the learning rate of the matrices as a multiple of the others': their update has
+    singular values of about 1, and so another size than Adam's.
     ``matrix_momentum`` is their β. The other arguments are those of `AdamW`.
     """
 

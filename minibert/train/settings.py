@@ -54,7 +54,8 @@ class RunSettings(Settings):
     optimiser: str = setting(
         "adamw",
         "Optimiser",
-        "what moves the weights: Adam (adamw), or Muon for the matrices of the layers and Adam for the rest",
+        "what moves the weights: Adam (adamw), or Muon for the matrices of linear maps (not those of XLNet's "
+        "attention) and Adam for the rest",
         choices=tuple(OPTIMISERS),
     )
     matrix_rate: float = setting(

@@ -119,8 +119,8 @@ class Trainer:
     def run(self, stop: int | None = None) -> None:
         """Train until ``stop`` steps have been taken (default: to the end).
 
-        Raises KeyboardInterrupt after Ctrl-C, once a checkpoint is saved, and UserError if a loss or a
-        gradient is not finite.
+        Raises KeyboardInterrupt after Ctrl-C, once a checkpoint is saved, and UserError if a loss, a gradient
+        or a weight is not finite.
         """
         self._stop = self.steps if stop is None else stop
         with _Interrupt() as interrupt, Progress(self.step, self.steps, self.print_every) as progress:
@@ -133,6 +133,8 @@ class Trainer:
                 evaluating, saving = self._due(self.eval_every), self._due(self.save_every) or stopping
                 if self._due(self.log_every) or evaluating or saving:
                     self._report(progress)
+                    if evaluating or saving:
+                        self._check_finite_weights()
                     if evaluating:
                         self._evaluate(progress)
                     if saving:
@@ -211,14 +213,21 @@ class Trainer:
             self.metrics.write(record)
 
     def _check_finite(self, loss: float, grad_norm: float) -> None:
-        if math.isfinite(loss) and math.isfinite(grad_norm):
-            return
+        if not math.isfinite(loss) or not math.isfinite(grad_norm):
+            raise self._diverged(f"the loss is {loss} and the gradient norm {grad_norm}")
+
+    def _check_finite_weights(self) -> None:
+        """The last update, of which no loss tells yet, may have left weights that are not finite."""
+        if not bool(self.model.device.xp.isfinite(self.optimiser.buffers.value).all()):
+            raise self._diverged("some weights are not finite")
+
+    def _diverged(self, what: str) -> UserError:
         first = self._since[0] + 1
         steps = f"step {self.step}" if first == self.step else f"steps {first} to {self.step}"
         place = ", ".join(f"{name} {value}" for name, value in self._place.items())
         good = f"the last good checkpoint is {self.checkpoint}" if self.checkpoint else "no checkpoint yet"
-        raise UserError(
-            f"the loss is {loss} and the gradient norm {grad_norm} at {steps}, in the batch that begins at "
+        return UserError(
+            f"{what} at {steps}, in the batch that begins at "
             f"{place} of the training data; {good}; start again with a lower learning_rate or a longer warmup"
         )
 

@@ -194,6 +194,8 @@ def test_refuses_float32_and_unknown_names(device):
     variables = inputs(device)
     with pytest.raises(ValueError, match="x is float32; numeric derivatives need float64"):
         function_case("it", product, product_backward, variables | {"x": variables["x"].astype("float32")})
+    with pytest.raises(ValueError, match=r"x is not contiguous; give a copy, x\.copy\(\)"):
+        function_case("it", product, product_backward, variables | {"x": variables["x"].T})
     with pytest.raises(ValueError, match=r"declared zero but not among the variables: \['v'\]"):
         function_case("it", product, product_backward, variables, zeros=["v"])
 

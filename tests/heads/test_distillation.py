@@ -10,6 +10,7 @@ from minibert.bert import BertConfig
 from minibert.errors import UserError
 from minibert.heads import BertForSequenceClassification, Distillation
 from minibert.heads.distillation import ATTENTION
+from minibert.variants.roberta import RobertaConfig, RobertaForSequenceClassification
 
 SMALL = BertConfig(
     vocab_size=30,
@@ -117,7 +118,18 @@ def test_a_teacher_that_cannot_read_all_of_it_is_refused():
         Distillation(BertForSequenceClassification(SMALL), hidden_weight=1.0)
     for size in ("vocab_size", "type_vocab_size", "max_position_embeddings"):
         smaller = LARGE.replace(**{size: getattr(SMALL, size) - 1})
+        told = size.replace("max_position_embeddings", "longest_sequence")
         with pytest.raises(
-            UserError, match=f"the teacher's {size} is {getattr(smaller, size)}, the student's"
+            UserError, match=f"the teacher's {told} is {getattr(smaller, size)}, the student's"
         ):
             make(SMALL, smaller, attention_weight=1.0)
+    students = BertForSequenceClassification(SMALL)  # 16 positions, of which a RoBERTa cannot use two
+    sizes = {"vocab_size": 30, "type_vocab_size": 2, "hidden_size": 8, "num_attention_heads": 2}
+    for positions, works in ((16, False), (18, True)):
+        config = RobertaConfig(**sizes, num_hidden_layers=2, max_position_embeddings=positions)
+        teacher = RobertaForSequenceClassification(config)
+        if works:
+            Distillation(students, teacher=teacher, hidden_weight=1.0)
+        else:
+            with pytest.raises(UserError, match="the teacher's longest_sequence is 14, the student's 16"):
+                Distillation(students, teacher=teacher, hidden_weight=1.0)

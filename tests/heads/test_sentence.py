@@ -233,3 +233,10 @@ def test_modules_that_are_refused(encoder, tmp_path, file, content, message):
     (tmp_path / file).write_text(content)
     with pytest.raises(UserError, match=message):
         SentenceEncoder.from_pretrained(tmp_path)
+
+
+def test_labels_of_pairs_are_cosines(encoder):
+    pairs = SentencePairs(encoder())
+    pairs.forward(FIRST, SECOND, [-1.0, 0.0, 1.0])
+    with pytest.raises(UserError, match=r"labels of pairs are cosines, from −1 to 1; got 4\.2"):
+        pairs.forward(FIRST, SECOND, [0.5, 4.2, 1.0])

@@ -205,11 +205,13 @@ SEQUENCES, TOKENS, ANSWERS = (
         (SEQUENCES, THREE, {"labels": [0, 1]}, r"labels has shape \(2,\); expected \(4,\)"),
         (SEQUENCES, THREE, {"labels": [0.0, 1.0, 2.0, 0.0]}, "dtype float64; expected integers"),
         (SEQUENCES, ONE, {"labels": [0, 1, np.nan, 0]}, "must be finite numbers"),
+        (SEQUENCES, ONE, {"labels": [0, 1, 1e400, 0]}, "must be finite numbers"),
         (SEQUENCES, ONE, {"labels": [0, 1]}, r"shape \(2,\); expected \(4, 1\)"),
         (SEQUENCES, ONE, {"labels": ["a", "b", "c", "d"]}, "must be numbers"),
         (TOKENS, THREE, {"labels": TAGS.T}, r"shape \(7, 4\); expected \(4, 7\)"),
         (TOKENS, {"crf": True}, {"labels": TAGS}, "labels contains 2; expected 0 to 1"),
         (ANSWERS, {}, {"start_positions": [0] * 4}, "both start_positions and end_positions"),
+        (ANSWERS, {}, {"labels": [0] * 4}, "both start_positions and end_positions"),
         (ANSWERS, {}, SPANS | {"end_positions": [-1, 0, 0, 0]}, "end_positions contains -1; expected 0"),
         (ANSWERS, {}, SPANS | {"start_positions": [1]}, r"start_positions has shape \(1,\)"),
     ],
@@ -372,3 +374,9 @@ def test_tensors_of_nobody_are_still_told(build, tmp_path):
     model.save_pretrained(tmp_path)
     with pytest.warns(UserWarning, match="does not use: 'stranger.bias', 'stranger.weight'$"):
         BertForSequenceClassification.from_pretrained(tmp_path)
+
+
+def test_a_label_beyond_single_precision_is_not_finite(build):
+    model = build(BertForSequenceClassification, num_labels=1, dtype="float32")
+    with pytest.raises(UserError, match="must be finite numbers of type float32"):
+        model.forward([[2, 7]], labels=[1e40])

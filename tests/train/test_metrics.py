@@ -7,7 +7,14 @@ import pytest
 
 from minibert.devices import Device
 from minibert.errors import UserError
-from minibert.train.metrics import MetricsLog, count_targets, count_tokens, peak_memory, read_metrics
+from minibert.train.metrics import (
+    MetricsLog,
+    count_targets,
+    count_tokens,
+    peak_memory,
+    read_metrics,
+    without_nan,
+)
 
 
 def test_targets_are_counted_over_all_batches(model, make_batch):
@@ -65,3 +72,13 @@ def test_peak_memory_grows_with_what_is_held():
         pytest.skip("this system does not count it")
     held = np.ones(before // 8 + (1 << 24))  # more than ever before by 128 MiB, and touched
     assert peak_memory(device) >= held.nbytes
+
+
+def test_what_json_cannot_hold_is_none():
+    assert without_nan({"a": float("nan"), "b": float("-inf"), "c": 2, "d": None, "e": "inf"}) == {
+        "a": None,
+        "b": None,
+        "c": 2,
+        "d": None,
+        "e": "inf",
+    }

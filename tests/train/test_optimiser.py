@@ -189,3 +189,17 @@ def test_muon_gives_the_same_bits_on_any_number_of_threads(config):
     finally:
         set_threads(before)
     np.testing.assert_array_equal(*values)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("clip_norm", [1e33, 1e39, np.inf])
+def test_a_clip_norm_beyond_all_gradients_clips_nothing(config, precision, clip_norm):
+    changes = []
+    for bound in (clip_norm, 1e20):
+        model = BertForPreTraining(config, precision=precision, seed=1)
+        before = to_numpy(model.buffers.value).copy()
+        set_random_gradients(model, seed=0, scale=1.0)
+        AdamW(model, clip_norm=bound).step(0.1, 0)
+        changes.append(to_numpy(model.buffers.value) - before)
+    np.testing.assert_allclose(*changes, rtol=1e-5, atol=1e-7)
+    assert np.abs(changes[0]).max() > 0.1

@@ -217,6 +217,23 @@ def test_a_nan_ends_the_run_before_it_is_saved(make_trainer, tmp_path):
     assert max(losses(trainer)) == 4
 
 
+@pytest.mark.parametrize("when", [4, 9])
+def test_weights_that_the_last_update_spoiled_are_not_saved(make_trainer, when):
+    """The loss of their step was still finite. This is so at the end of the run, too."""
+    trainer = make_trainer(steps=9, save_every=2, eval_every=100)
+    take = trainer._training.take
+
+    def spoil(*arguments):
+        take(*arguments)
+        if trainer.step == when - 1:
+            poison(trainer)
+
+    trainer._training.take = spoil
+    with pytest.raises(UserError, match=f"some weights are not finite at step {when}, .*; the last good"):
+        trainer.run()
+    assert [state["step"] for state in trainer.saved] == [*range(2, when, 2)]
+
+
 def test_a_nan_between_two_reports_is_found_before_the_next_checkpoint(make_trainer):
     trainer = make_trainer(steps=9, save_every=3, log_every=100)
     trainer.batches.happenings[1] = lambda: poison(trainer)
