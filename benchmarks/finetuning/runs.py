@@ -295,9 +295,12 @@ def _students() -> list[Run]:
 # -- The same with few labels: the teacher labels the rest of the phrases -------------------------------
 
 FEW = BUDGETS["sst2"][1]
+LONGER = FEW.replace("--epochs 3", "--epochs 25")  # as many steps as with a teacher
 WITH_FEW_LABELS = {  # of each student: the runs by itself and taught
     "mini": ("sst2-pretrained", "sst2-mini-unlabelled"),
     "tiny": ("sst2-tiny-few", "sst2-tiny-unlabelled"),
+    "mini, 25 passes": ("sst2-mini-longer", ""),
+    "tiny, 25 passes": ("sst2-tiny-longer", ""),
 }
 
 
@@ -305,11 +308,14 @@ def _with_few_labels() -> list[Run]:
     """The teacher, and each student by itself (that of mini is above) and taught."""
     teacher, about = "sst2-few", "8,000 examples; the teacher labels the others"
     flags = f"{FEW} --unlabelled {DATA_SETS['sst2'].train} {ALIKE}"
+    again = "8,000 examples, 25 times"
     return [
         finetune(teacher, "8,000 examples", f"{FEW} --learning-rate 1e-4", 3),
         finetune("sst2-tiny-few", "8,000 examples", f"{FEW} {ALIKE}", 0.6, model="$tiny"),
         distill("sst2-mini-unlabelled", about, teacher, flags, 9, model="$pretrained"),
         distill("sst2-tiny-unlabelled", about, teacher, flags, 4, model="$tiny"),
+        finetune("sst2-mini-longer", again, f"{LONGER} {ALIKE}", 20, model="$pretrained"),
+        finetune("sst2-tiny-longer", again, f"{LONGER} {ALIKE}", 8, model="$tiny"),
     ]
 
 
