@@ -8,6 +8,7 @@ import pytest
 from minibert.bert import BertConfig
 from minibert.data.tasks import Answer, Place, Question, question_windows
 from minibert.data.tasks.faults import Problem
+from minibert.devices import resolve_device
 from minibert.errors import UserError
 from minibert.heads import BertForQuestionAnswering
 from minibert.heads.outputs import QuestionAnsweringOutput
@@ -41,7 +42,7 @@ def model_of(starts, ends):
     def forward(input_ids, **_):
         return QuestionAnsweringOutput(start_logits=starts(input_ids), end_logits=ends(input_ids)), None
 
-    return SimpleNamespace(eval=lambda: None, forward=forward)
+    return SimpleNamespace(eval=lambda: None, forward=forward, device=resolve_device("cpu"))
 
 
 def liking(**tokens):
