@@ -124,7 +124,7 @@ def train_theirs(
 def score_theirs(task: Task, settings: FinetuneSettings, theirs: Any, examples: list) -> float:
     """Our way of scoring, on their logits."""
 
-    def forward_theirs(**texts):
+    def forward_theirs(context, **texts):
         outputs = forward(theirs, texts)
         return SimpleNamespace(
             **{name: outputs[name].detach().numpy() for name in LOGITS if name in outputs}
