@@ -23,6 +23,7 @@ from benchmarks.finetuning.figures import THEIRS
 from benchmarks.results import versions
 from minibert.errors import UserError
 from minibert.files import write_json
+from minibert.nn import Context
 from minibert.settings import read_settings
 from minibert.tasks.finetuning import Data, read_data
 from minibert.tasks.finetuning_settings import FinetuneSettings, split_settings
@@ -138,7 +139,7 @@ class Repeated:
             self.best = {"step": step, "scores": scores}
             self.weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
-    def _forward(self, **batch: np.ndarray) -> tuple[SimpleNamespace, None]:
+    def _forward(self, context: Context, **batch: np.ndarray) -> tuple[SimpleNamespace, None]:
         with torch.no_grad():
             outputs = self.model(**_tensors(batch))
         return SimpleNamespace(**{name: outputs[name].numpy() for name in LOGITS if name in outputs}), None
