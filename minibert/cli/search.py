@@ -23,7 +23,7 @@ from minibert.tasks.embed import TextEncoder
 from minibert.tasks.predict import json_lines
 from minibert.tasks.rerank import DEPTH, Reranker, training_pairs
 from minibert.tasks.retrieval import evaluate_search
-from minibert.tasks.search import PassageIndex
+from minibert.tasks.search import PassageIndex, check_top_k
 
 
 def add(commands: Any) -> None:
@@ -120,8 +120,7 @@ def _add_query(actions: Any) -> None:
 def _query(flags: argparse.Namespace) -> None:
     if not all(map(str.strip, flags.text)):
         raise UserError("an empty question; give some words to search for")
-    if flags.top_k < 1:
-        raise UserError(f"top_k must be at least 1, got {flags.top_k}")
+    check_top_k(flags.top_k)
     if flags.depth is not None and not flags.rerank:
         raise UserError("--depth is the number of passages to re-rank; give --rerank too")
     if flags.depth is not None and flags.depth < flags.top_k:

@@ -79,7 +79,7 @@ def pretrain_settings(flags: argparse.Namespace) -> PretrainSettings:
     given, values = given_settings(flags), dict(PRETRAINING_RECIPES[getattr(flags, "recipe", "original")])
     if given.get("model"):
         values = {name: value for name, value in values.items() if name not in INITIALIZERS}  # of new models
-    family = next((its for name, its in FAMILIES.items() if name == given.get("variant")), None)
+    family = FAMILIES.get(str(given.get("variant")))
     if family and not family.position_table and given.get("positions") != "learned":
         values.pop("attention_initializer", None)  # heads find their neighbours in the table of positions
     return PretrainSettings.from_dict(values | given, flags.config or "settings")

@@ -83,10 +83,9 @@ def pair_inputs(
         raise UserError(f"{count} first texts but {len(other.attention_mask)} second texts; expected pairs")
     if labels is not None:
         labels = number_targets(labels, (count,), None, dtype).numbers
-        if np.abs(labels).max(initial=0.0) > 1.0:
-            raise UserError(
-                f"labels of pairs are cosines, from −1 to 1; got {labels[np.abs(labels) > 1.0][0]}"
-            )
+        beyond = labels[np.abs(labels) > 1.0]
+        if len(beyond):
+            raise UserError(f"labels of pairs are cosines, from −1 to 1; got {beyond[0]}")
     return PairInputs(one, other, labels, np.asarray(denominator or count, dtype))
 
 

@@ -59,7 +59,7 @@ def _read_task(path: Path) -> tuple[type[Task], bool | None, dict[str, Any]]:
     """What a ``task.json`` says."""
     values = read_json(path, "task file")
     name = values.pop("task", None) if isinstance(values, dict) else None
-    if name not in tuple(TASKS):  # (it may be anything that JSON can hold)
+    if not isinstance(name, str) or name not in TASKS:
         raise UserError(f"{path}: expected a task, one of {', '.join(TASKS)}; found {name!r}")
     pairs = values.pop("pairs", None)
     if not isinstance(pairs, bool | None):

@@ -199,8 +199,7 @@ class PassageIndex:
             raise UserError(
                 f"{self.folder}: vectors of shape {vectors.shape}; expected (Q, {self.info.dimension})"
             )
-        if top_k < 1:
-            raise UserError(f"top_k must be at least 1, got {top_k}")
+        check_top_k(top_k)
         if not len(vectors):
             return []
         blocks = np.split(vectors, range(BLOCK, len(vectors), BLOCK))
@@ -277,6 +276,12 @@ def _first_line(error: Exception) -> str:
 
 
 # -- Without a database ------------------------------------------------------------------------------
+
+
+def check_top_k(top_k: int) -> None:
+    """Raise UserError if no passage at all is asked for."""
+    if top_k < 1:
+        raise UserError(f"top_k must be at least 1, got {top_k}")
 
 
 def exact_search(
