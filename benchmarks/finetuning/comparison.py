@@ -145,8 +145,8 @@ def with_few_labels(records: Mapping[str, Record]) -> str:
     told = paragraph("""
         The teacher, all-MiniLM-L6-v2, was fine-tuned on 8,000 phrases of SST-2. Each student learns from the
         same 8,000 alone, and then from all 67,349: the teacher gives the others their labels
-        (`--unlabelled`). Both times it takes three passes, so taught it takes eight times as many steps. By
-        itself it also took as many steps, 25 passes over the 8,000.""")
+        (`--unlabelled`). Both times it takes three passes, so taught it takes eight times as many steps.
+        With 25 passes over the 8,000, a student takes as many by itself.""")
     header = ["model", "dev", "dev, taught", "gain", "test", "test, taught"]
     return f"{told}\n\n{table(header, rows)}" if rows else ""
 
