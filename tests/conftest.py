@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +13,14 @@ from minibert.errors import UserError
 from minibert.gradcheck import Case
 from minibert.proofs import all_cases
 
+# Lines that tests leave for the end of the run.
+AT_THE_END = pytest.StashKey[list[str]]()
 LIBRARIES = ("numpy", "strict", "cupy")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """No example of hypothesis is timed: a busy machine is no failure."""
+    config.stash[AT_THE_END] = []
     if config.pluginmanager.hasplugin("hypothesispytest"):  # not where `make parity` runs its tests
         from hypothesis import settings
 
@@ -32,6 +36,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=40_000,
         help="pre-training instances whose statistics are tested (default: %(default)s)",
     )
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """One of several processes hands over its lines for the end of the run."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["at the end"] = session.config.stash[AT_THE_END]
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_testnodedown(node: Any) -> None:
+    """Take over the lines of a process that has ended."""
+    node.config.stash[AT_THE_END].extend(getattr(node, "workeroutput", {}).get("at the end", []))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Write the lines for the end of the run."""
+    for line in config.stash[AT_THE_END]:
+        terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def at_the_end(pytestconfig: pytest.Config) -> list[str]:
+    """The lines to be written at the end of the run."""
+    return pytestconfig.stash[AT_THE_END]
 
 
 @pytest.fixture(scope="session", params=LIBRARIES)

@@ -37,29 +37,18 @@ class Parity:
 
     def lines(self) -> Iterator[str]:
         """The table."""
+        yield f"largest differences from transformers (PARITY_SEED={self.seed})"
+        yield "relative, by the norm of each array, unless it says otherwise"
         for where, rows in self.rows.items():
             for what, (largest, bound) in rows.items():
                 yield f"{where:38} {what:34} {largest:9.1e}   bound {bound:.0e}"
         yield from self.notes
 
 
-REPORT = pytest.StashKey[Parity]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[REPORT] = Parity()
-
-
 @pytest.fixture(scope="session")
-def parity(pytestconfig: pytest.Config) -> Parity:
+def parity(at_the_end: list[str]) -> Iterator[Parity]:
     """Where comparisons are held to their bounds."""
-    return pytestconfig.stash[REPORT]
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    report = config.stash[REPORT]
+    report = Parity()
+    yield report
     if report.rows:
-        terminalreporter.section(f"largest differences from transformers (PARITY_SEED={report.seed})")
-        terminalreporter.write_line("relative, by the norm of each array, unless it says otherwise")
-        for line in report.lines():
-            terminalreporter.write_line(line)
+        at_the_end.extend(report.lines())
