@@ -72,7 +72,7 @@ def read_records() -> Iterator[tuple[str, dict[str, Any]]]:
         for record in records:
             settings = so_far | record["settings"]
             yield track, record | {"settings": settings}
-            so_far = so_far if record.get("failed") else settings
+            so_far = so_far if record.get("tried") else settings
 
 
 def time_steps(track: Track, settings: Mapping[str, Mapping[str, Any]]) -> None:

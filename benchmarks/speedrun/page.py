@@ -1,5 +1,6 @@
 """The page of the records: a table of each track, and a picture of all their runs."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def write_page(
 def _section(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
     first = _seconds(rows[0][1])
     cells, machines = [], set()
-    records = [(record, found) for record, found in rows if not record.get("failed")]
+    records = [(record, found) for record, found in rows if not record.get("tried")]
     for record, found in records:
         seconds = _seconds(found)
         times = ["–"] * 3
@@ -59,11 +60,15 @@ def _section(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> lis
         loss, steps, tokens, seeds = _reached(found)
         cells.append([record["name"], loss, steps, tokens, *times, seeds])
     parts = [table(COLUMNS, cells), _whys(records), f"<sub>Timed on: {'; '.join(sorted(machines))}.</sub>"]
-    tried = [(record, found) for record, found in rows if record.get("failed")]
-    if tried:
-        told = "Tried beside the last record above, whose other settings they share, and no better:"
-        others = [[record["name"], *_reached(found)] for record, found in tried]
-        parts += [told, table([*COLUMNS[:4], COLUMNS[-1]], others), _whys(tried)]
+    base = rows[0]
+    for tried, some in itertools.groupby(rows, key=lambda row: bool(row[0].get("tried"))):
+        group = list(some)
+        if tried:
+            told = f"Tried beside {base[0]['name']} ({_reached(base[1])[0]} nats), with its other settings:"
+            others = [[record["name"], *_reached(found)] for record, found in group]
+            parts += [told, table([*COLUMNS[:4], COLUMNS[-1]], others), _whys(group)]
+        else:
+            base = group[-1]
     return parts
 
 
