@@ -26,8 +26,12 @@ help:  ## list these commands
 train: $(READY)  ## pre-train a tiny BERT into runs/tiny (an earlier run there is replaced)
 	$(BIN)/python -m minibert pretrain --recipe fast --heads 4 --name tiny --overwrite $(ARGS)
 
-test: $(READY)  ## run the tests, as many at a time as there are cores, up to four (ARGS="-n 0": in this process)
+test: $(READY)  ## run the tests, all of them in up to four processes (ARGS=tests/ops: only those, in one)
+ifneq (,$(findstring tests/,$(ARGS)))
+	$(BIN)/python -m pytest $(ARGS)
+else
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
+endif
 
 lab: $(READY)  ## open the course in JupyterLab
 	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/notebooks $(ARGS)
