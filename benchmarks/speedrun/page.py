@@ -60,15 +60,19 @@ def _section(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> lis
         loss, steps, tokens, seeds = _reached(found)
         cells.append([record["name"], loss, steps, tokens, *times, seeds])
     parts = [table(COLUMNS, cells), _whys(records), f"<sub>Timed on: {'; '.join(sorted(machines))}.</sub>"]
-    base = rows[0]
-    for tried, some in itertools.groupby(rows, key=lambda row: bool(row[0].get("tried"))):
+    return parts + _tried(rows)
+
+
+def _tried(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
+    """A table for each record beside which something was tried."""
+    parts, base = [], rows[0]
+    for is_tried, some in itertools.groupby(rows, key=lambda row: bool(row[0].get("tried"))):
         group = list(some)
-        if tried:
+        if is_tried:
             told = f"Tried beside {base[0]['name']} ({_reached(base[1])[0]} nats), with its other settings:"
-            others = [[record["name"], *_reached(found)] for record, found in group]
-            parts += [told, table([*COLUMNS[:4], COLUMNS[-1]], others), _whys(group)]
-        else:
-            base = group[-1]
+            cells = [[record["name"], *_reached(found)] for record, found in group]
+            parts += [told, table([*COLUMNS[:4], COLUMNS[-1]], cells), _whys(group)]
+        base = group[-1]
     return parts
 
 
