@@ -16,7 +16,6 @@ from benchmarks.speedrun.tracks import SHARED, Track, open_track, with_track
 from minibert.files import read_json
 from minibert.settings import read_settings
 from minibert.tasks import pretrain
-from minibert.tasks.pretraining_recipes import PRETRAINING_RECIPES
 from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.train.metrics import read_metrics
 
@@ -87,7 +86,7 @@ class Group:
         out = options.folder / (f"{options.track}-quick" if options.quick else options.track)
         places = {"name": f"{self.name}-{slug}-{seed}", "out": str(out), "seed": seed}
         report = {"device": "cpu", "log_every": 10, "keep_checkpoints": 1, "threads": options.threads}
-        values = PRETRAINING_RECIPES["fast"] | self.about["common"] | dict(own) | places | report
+        values = self.about["common"] | dict(own) | places | report
         return with_track(values | (QUICK if options.quick else {}), track)
 
     def _take(
@@ -183,8 +182,12 @@ def _fits(settings: PretrainSettings, track: Track) -> bool:
 
 
 def groups() -> dict[str, Group]:
-    """All groups of the file, by name."""
-    return {name: Group(name, about) for name, about in read_settings(FILE).items()}
+    """All groups of the file, by name, each with the settings that all have in common."""
+    found = read_settings(FILE)
+    shared = found.pop("all")
+    return {
+        name: Group(name, about | {"common": shared | about["common"]}) for name, about in found.items()
+    }
 
 
 def _told(values: list[float | None], digits: int, factor: float = 1.0) -> str:

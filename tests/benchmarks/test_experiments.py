@@ -17,7 +17,6 @@ from minibert.cli import parse
 from minibert.files import write_json
 from minibert.tasks import prepare
 from minibert.tasks.held_out import evaluation_batches
-from minibert.tasks.pretraining_recipes import PRETRAINING_RECIPES
 from minibert.tasks.pretraining_settings import PretrainSettings
 
 RECORD = {"held_out_mlm_loss": 4.0, "tokens": 2_000_000, "seconds": 60.0}
@@ -30,7 +29,7 @@ def test_every_run_of_a_group_has_settings_that_go_together(name):
     names = [run["name"] for run in group.about["runs"]]
     assert len(names) == len(set(names)) > 1
     for run in group.about["runs"]:
-        values = PRETRAINING_RECIPES["fast"] | group.about["common"] | run["settings"]
+        values = group.about["common"] | run["settings"]
         settings = PretrainSettings.from_dict(values).with_sizes()
         settings.model_config(8192)
         settings.instance_settings()
