@@ -13,10 +13,11 @@ from minibert.tasks.info import (
     describe_parameters,
     describe_step,
     info_record,
-    is_discriminator,
+    pretraining_kind,
 )
 from minibert.tasks.scaling import Machine, describe_scaling, scaling
 from minibert.variants import open_config
+from minibert.variants.electra import ElectraForPreTraining
 
 
 def add(commands: Any) -> None:
@@ -88,19 +89,20 @@ def _run(flags: argparse.Namespace) -> None:
     config = open_config(flags.folder) if flags.folder else BertConfig.preset(preset)
     length = min(128, config.longest_sequence) if flags.max_seq_length is None else flags.max_seq_length
     sizes = flags.batch_size, length, flags.max_predictions
-    discriminator = flags.folder is not None and is_discriminator(flags.folder)
+    kind = pretraining_kind(flags.folder) if flags.folder else None
+    discriminator = kind is ElectraForPreTraining
     how = flags.precision, flags.recompute
     machine, found = _machine(flags), None
     if flags.ranks is not None:
         if discriminator:
             raise UserError(NO_DISCRIMINATOR)
-        found = scaling(config, flags.ranks, machine, sizes, *how, flags.shard_optimiser)
+        found = scaling(config, flags.ranks, machine, sizes, *how, flags.shard_optimiser, kind)
     if flags.json:
-        shown = info_record(config, *sizes, *how, discriminator)
+        shown = info_record(config, *sizes, *how, kind)
         print(json.dumps({"model": flags.folder or preset, **shown, "scaling": found}, indent=2))
         return
-    parts = [flags.folder or preset, describe_parameters(config, discriminator)]
-    parts.append(NO_DISCRIMINATOR if discriminator else describe_step(config, *sizes, *how))
+    parts = [flags.folder or preset, describe_parameters(config, kind)]
+    parts.append(NO_DISCRIMINATOR if discriminator else describe_step(config, *sizes, *how, kind))
     print(*parts, *([describe_scaling(found)] if found else []), sep="\n\n")
 
 

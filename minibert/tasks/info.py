@@ -18,7 +18,7 @@ from minibert.nn import Linear, Module
 from minibert.ops import ACTIVATIONS
 from minibert.precision import choose_precision
 from minibert.tasks import xlnet_cost
-from minibert.variants import FAMILIES, architectures, family
+from minibert.variants import FAMILIES, Kind, architectures, family
 from minibert.variants.electra import ElectraForPreTraining
 from minibert.variants.xlnet import XLNetConfig
 
@@ -45,31 +45,40 @@ class Matrix:
         return math.prod(self.shape)
 
 
-def is_discriminator(folder: str | Path) -> bool:
-    """Whether a pretrained folder holds the discriminator of an ELECTRA, and not a generator."""
-    named = architectures(folder)[:1]
-    return family(folder) is FAMILIES["electra"] and named == [ElectraForPreTraining.__name__]
+def pretraining_kind(folder: str | Path) -> Kind:
+    """The class of the model in a pretrained folder, if that is one with heads of pre-training.
+
+    Otherwise it is the class with all heads of its family's pre-training.
+    """
+    kinds, named = _pretraining_kinds(family(folder).models), architectures(folder)[:1]
+    return next((kind for kind in kinds if [kind.architecture or kind.__name__] == named), kinds[0])
 
 
-def parameter_table(config: BertConfig, discriminator: bool = False) -> list[Matrix]:
+def _pretraining_kinds(models: dict[Kind, Kind]) -> list[Kind]:
+    """A family's classes with heads of pre-training: the one with all heads first."""
+    kinds = BertForPreTraining, BertForMaskedLM, ElectraForPreTraining
+    return [models[kind] for kind in kinds if kind in models]
+
+
+def parameter_table(config: BertConfig, kind: Kind | None = None) -> list[Matrix]:
     """Every parameter of a pre-training model, once, under the name that it has in files.
+
+    The model is of the class ``kind``, by default the one with all heads of its family's pre-training.
 
     The parts are "embeddings", "layer 0" … "layer L−1", "pooler" and "heads", as far as there are such. All
     but the heads make up the encoder. The decoder's matrix is the word embeddings again, and is not listed.
     """
-    model = pretraining_model(config, discriminator)
+    model = pretraining_model(config, kind)
     return [
         Matrix(name_in_file(name, model.tensor_names), parameter.shape, _part(name))
         for name, parameter in model.named_parameters()
     ]
 
 
-def pretraining_model(config: BertConfig, discriminator: bool = False) -> Any:
-    """The family's model with all heads of its pre-training, or its discriminator, without memory."""
-    if discriminator:
-        return ElectraForPreTraining(config, device=None)
-    models = FAMILIES[config.model_type].models
-    return models.get(BertForPreTraining, models[BertForMaskedLM])(config, device=None)
+def pretraining_model(config: BertConfig, kind: Kind | None = None) -> Any:
+    """The model of this class, or with all heads of its family's pre-training, without memory."""
+    kind = kind or _pretraining_kinds(FAMILIES[config.model_type].models)[0]
+    return kind(config, device=None)
 
 
 def _part(name: str) -> str:
@@ -130,14 +139,17 @@ def step_cost(
     predictions: int,
     precision: str = "float32",
     recompute: bool = False,
+    kind: Kind | None = None,
 ) -> StepCost:
     """The cost of a pre-training step on B sequences of S tokens with P predicted positions each.
+
+    ``kind`` is the class of the model, as for ``parameter_table``.
 
     FLOPs are those of the matrix products, 2 per multiply-add. Elementwise operations are left out, and so is
     what ``recompute`` computes again.
 
         encoder   2 · (L · (B·S·(4·H² + 2·H·F) + 2·B·S²·H) + B·H²)      attention is the term in S²
-        heads     2 · (B·P·(H² + H·V) + 2·B·H)                          MLM at the P positions only
+        heads     2 · (B·P·(H² + H·V) + 2·B·H)                          MLM at the P positions only; NSP
 
     For XLNet, whose layers compute and keep more, see ``xlnet_cost.py``.
 
@@ -163,20 +175,21 @@ def step_cost(
         )
     sizes = batch_size, length, predictions
     is_xlnet = isinstance(config, XLNetConfig)
-    in_encoder, in_heads = (xlnet_cost.products if is_xlnet else _products)(config, *sizes)
-    activations = (xlnet_cost.activations if is_xlnet else _activations)(
-        config, *sizes, _arrays_kept(config.hidden_act)
+    model, kept = pretraining_model(config, kind), _arrays_kept(config.hidden_act)
+    in_encoder, in_heads = xlnet_cost.products(config, *sizes) if is_xlnet else _products(model, *sizes)
+    activations = (
+        xlnet_cost.activations(config, *sizes, kept) if is_xlnet else _activations(model, *sizes, kept)
     )
 
     chosen = choose_precision(precision=precision)
     number, operand = BYTES[chosen.dtype], BYTES[chosen.operand]
-    parameters = sum(matrix.count for matrix in parameter_table(config))
+    parameters = sum(matrix.count for matrix in parameter_table(config, kind))
     embeddings, layer, heads = (numbers * operand + sums * number for numbers, sums in activations)
     rows = batch_size * (length + predictions * is_xlnet)
     working_heads, working_layer = _working_bytes(config, rows, batch_size * predictions, number, operand)
     if is_xlnet:
         working_layer = max(working_layer, number * xlnet_cost.working_numbers(config, *sizes))
-    kept = rows * config.hidden_size * operand if recompute else layer
+    per_layer = rows * config.hidden_size * operand if recompute else layer
     return StepCost(
         encoder_flops=2 * in_encoder,
         heads_flops=2 * in_heads,
@@ -184,16 +197,16 @@ def step_cost(
         copy_bytes=0 if operand == number else operand * parameters,
         gradient_bytes=number * parameters,
         moment_bytes=2 * number * parameters,
-        encoder_activation_bytes=embeddings + config.num_hidden_layers * kept,
+        encoder_activation_bytes=embeddings + config.num_hidden_layers * per_layer,
         heads_activation_bytes=heads,
         encoder_working_bytes=working_layer + (layer if recompute else 0),
         heads_working_bytes=working_heads,
     )
 
 
-def _products(config: BertConfig, batch_size: int, length: int, predictions: int) -> tuple[int, int]:
+def _products(model: Any, batch_size: int, length: int, predictions: int) -> tuple[int, int]:
     """Multiply-adds of the forward pass: of the encoder, and of the heads."""
-    tokens, predicted, model = batch_size * length, batch_size * predictions, pretraining_model(config)
+    tokens, predicted, config = batch_size * length, batch_size * predictions, model.config
     encoder = tokens * (_weights(model.bert.embeddings) + _weights(model.bert.encoder))
     encoder += batch_size * _weights(model.bert.pooler)
     encoder += config.num_hidden_layers * 2 * tokens * length * config.hidden_size  # attention: q kᵀ and p v
@@ -215,7 +228,7 @@ def _arrays_kept(activation: str) -> tuple[int, int]:
 
 
 def _activations(
-    config: BertConfig, batch_size: int, length: int, predictions: int, kept: tuple[int, int]
+    model: Any, batch_size: int, length: int, predictions: int, kept: tuple[int, int]
 ) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
     """How many numbers a training forward pass keeps for the embeddings, for each layer, and for the heads.
 
@@ -229,17 +242,16 @@ def _activations(
     positions. These have no kernels, and work in float32: where the peak is in a layer, in 16 bits, it was up
     to 8 % higher than predicted.
     """
-    tokens, predicted = batch_size * length, batch_size * predictions
+    tokens, predicted, config = batch_size * length, batch_size * predictions, model.config
+    pairs = batch_size if model.cls.seq_relationship else 0
     hidden, words, (held, wide) = config.hidden_size, config.embedding_size, kept
     norm = 2 * hidden  # a row of it: normalised input, and the output, which is the next operation's input
     maps = 1 + (config.attention_probs_dropout_prob > 0)
 
     layer = tokens * (3 * hidden + hidden + 2 * norm + wide * config.intermediate_size)  # qkv, context, …
     layer += maps * batch_size * config.num_attention_heads * length**2
-    heads = batch_size * hidden + predicted * (
-        hidden + held * words + 2 * words + config.vocab_size
-    )  # pooled, …
-    return (tokens * 2 * words, tokens), (layer, 2 * tokens), (heads, 2 * predicted + 3 * batch_size)
+    heads = pairs * hidden + predicted * (hidden + held * words + 2 * words + config.vocab_size)  # pooled, …
+    return (tokens * 2 * words, tokens), (layer, 2 * tokens), (heads, 2 * predicted + 3 * pairs)
 
 
 def _working_bytes(
@@ -264,13 +276,13 @@ def _working_bytes(
 # -- As text ----------------------------------------------------------------------------------------
 
 
-def describe_parameters(config: BertConfig, discriminator: bool = False) -> str:
+def describe_parameters(config: BertConfig, kind: Kind | None = None) -> str:
     """The parameters, matrix by matrix, with running totals, as text; the first layer stands for all."""
     models = FAMILIES[config.model_type].models
-    encoder, whole = models[BertModel].__name__, type(pretraining_model(config, discriminator)).__name__
+    encoder, whole = models[BertModel].__name__, type(pretraining_model(config, kind)).__name__
     words = name_in_file("bert.embeddings.word_embeddings.weight", models[BertModel].tensor_names)
     lines = [f"{'name':<58}{'shape':>14}{'numbers':>14}{'running total':>16}"]
-    table, total, in_layers, in_first = parameter_table(config, discriminator), 0, 0, 0
+    table, total, in_layers, in_first = parameter_table(config, kind), 0, 0, 0
     for part, group in itertools.groupby(table, key=lambda matrix: matrix.part):
         matrices = list(group)
         if part == "heads":
@@ -292,7 +304,7 @@ def describe_parameters(config: BertConfig, discriminator: bool = False) -> str:
             what = f"= layers: {config.num_hidden_layers} like layer 0" + (f", and {more:,}" if more else "")
             lines.append(_row(what, "", in_layers, total))
     lines.append(_row(f"= the pre-training model ({whole})", "", total, total))
-    if not discriminator:
+    if kind is not ElectraForPreTraining:
         lines.append(f"The decoder of masked words is {words} again, counted once.")
     return "\n".join(lines)
 
@@ -304,9 +316,10 @@ def describe_step(
     predictions: int,
     precision: str = "float32",
     recompute: bool = False,
+    kind: Kind | None = None,
 ) -> str:
     """The FLOPs and the memory of a training step, as text."""
-    cost = step_cost(config, batch_size, length, predictions, precision, recompute)
+    cost = step_cost(config, batch_size, length, predictions, precision, recompute, kind)
     rows = [
         ("forward, encoder", _flops(cost.encoder_flops)),
         ("forward, heads", _flops(cost.heads_flops)),
@@ -335,18 +348,18 @@ def info_record(
     predictions: int,
     precision: str = "float32",
     recompute: bool = False,
-    discriminator: bool = False,
+    kind: Kind | None = None,
 ) -> dict[str, Any]:
     """The same for programs: every parameter, and the step with its totals (None where not known)."""
-    table = parameter_table(config, discriminator)
+    table = parameter_table(config, kind)
     record: dict[str, Any] = {
         "parameters": sum(matrix.count for matrix in table),
         "matrices": [asdict(matrix) | {"count": matrix.count} for matrix in table],
         "step": None,
     }
-    if discriminator:
+    if kind is ElectraForPreTraining:
         return record
-    cost = step_cost(config, batch_size, length, predictions, precision, recompute)
+    cost = step_cost(config, batch_size, length, predictions, precision, recompute, kind)
     totals = ("forward_flops", "backward_flops", "activation_bytes", "working_bytes", "peak_bytes")
     sizes = {"batch_size": batch_size, "max_seq_length": length, "max_predictions": predictions}
     how = {"precision": precision, "recompute": recompute}

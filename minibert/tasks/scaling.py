@@ -11,6 +11,7 @@ from typing import Any
 from minibert.bert import BertConfig
 from minibert.errors import UserError
 from minibert.tasks.info import StepCost, parameter_table, step_cost
+from minibert.variants import Kind
 
 ORIGINAL_BATCH = 256  # sequences per step in the original's pre-training, on all ranks together
 ORIGINAL_PHASES = ((900_000, 128, 20), (100_000, 512, 77))  # steps, tokens, predictions per sequence
@@ -97,6 +98,7 @@ def scaled_step(
     length: int,
     predictions: int,
     shard_optimiser: bool = False,
+    kind: Kind | None = None,
 ) -> ScaledStep:
     """A pre-training step on N ranks with B sequences of S tokens each and P predictions per sequence.
 
@@ -109,16 +111,17 @@ def scaled_step(
     What is not done when the backward pass ends has to be waited for. With ``shard_optimiser``, only the
     first half of each ring (reduce-scatter) runs then, and the updated parameters are passed on (all-gather)
     after it. Gradients and parameters travel in float32. Precision and ``recompute`` are not asked for, since
-    they change how fast a rank is, and not how much it sends.
+    they change how fast a rank is, and not how much it sends. ``kind`` is the class of the model, as for
+    `step_cost`, here and below.
 
     Raises UserError for sizes that `step_cost` refuses and for less than one rank.
     """
     check_ranks(ranks)
-    cost = step_cost(config, batch_size, length, predictions)
+    cost = step_cost(config, batch_size, length, predictions, kind=kind)
     halves = 0.5 if shard_optimiser else 1.0
     backward = cost.backward_flops / machine.flops
     done = communication = 0.0
-    for final, size in _pieces(config, cost, machine):
+    for final, size in _pieces(config, cost, machine, kind):
         seconds = ring_seconds(size, ranks, machine)
         communication += seconds
         done = max(final, done) + halves * seconds
@@ -138,13 +141,15 @@ def check_ranks(ranks: int) -> None:
         raise UserError(f"expected at least 1 rank, got {ranks}")
 
 
-def _pieces(config: BertConfig, cost: StepCost, machine: Machine) -> list[tuple[float, int]]:
+def _pieces(
+    config: BertConfig, cost: StepCost, machine: Machine, kind: Kind | None
+) -> list[tuple[float, int]]:
     """The gradients as they become final: seconds after the backward pass began, and bytes."""
     heads = 2 * cost.heads_flops / machine.flops
     layer = 2 * cost.encoder_flops / config.num_hidden_layers / machine.flops
     final: dict[str, float] = {}
     sizes: dict[str, int] = {}
-    for matrix in parameter_table(config):
+    for matrix in parameter_table(config, kind):
         sizes[matrix.part] = sizes.get(matrix.part, 0) + 4 * matrix.count
     for part in sizes:
         if part.startswith("layer "):  # a shared layer's gradient is final where it was used first
@@ -156,16 +161,21 @@ def _pieces(config: BertConfig, cost: StepCost, machine: Machine) -> list[tuple[
 
 
 def overtaken_at(
-    config: BertConfig, machine: Machine, sequences: int, length: int, predictions: int
+    config: BertConfig,
+    machine: Machine,
+    sequences: int,
+    length: int,
+    predictions: int,
+    kind: Kind | None = None,
 ) -> int | None:
     """From how many ranks on, sharing these sequences, exchanging gradients takes longer than computing.
 
     Without latency, this is the first N above 1 + T₁ / (2 · bytes / bandwidth), T₁ being what one rank takes
     for all the sequences. None if that is more ranks than there are sequences.
     """
-    cost = step_cost(config, 1, length, predictions)
+    cost = step_cost(config, 1, length, predictions, kind=kind)
     alone = sequences * (cost.forward_flops + cost.backward_flops) / machine.flops
-    sizes = [size for _, size in _pieces(config, cost, machine)]
+    sizes = [size for _, size in _pieces(config, cost, machine, kind)]
     for ranks in range(2, sequences + 1):
         if sum(ring_seconds(size, ranks, machine) for size in sizes) > alone / ranks:
             return ranks
@@ -173,7 +183,11 @@ def overtaken_at(
 
 
 def original_hours(
-    config: BertConfig, ranks: int, machine: Machine, shard_optimiser: bool = False
+    config: BertConfig,
+    ranks: int,
+    machine: Machine,
+    shard_optimiser: bool = False,
+    kind: Kind | None = None,
 ) -> float | None:
     """Hours for the original's pre-training: 900,000 steps of 256 × 128 tokens and 100,000 of 256 × 512.
 
@@ -186,18 +200,27 @@ def original_hours(
         return None
     share = -(-ORIGINAL_BATCH // ranks)
     return sum(
-        steps * scaled_step(config, ranks, machine, share, length, count, shard_optimiser).seconds / 3600
+        steps
+        * scaled_step(config, ranks, machine, share, length, count, shard_optimiser, kind).seconds
+        / 3600
         for steps, length, count in ORIGINAL_PHASES
     )
 
 
-def balance(config: BertConfig, ranks: int, batch_size: int, length: int, predictions: int) -> float:
+def balance(
+    config: BertConfig,
+    ranks: int,
+    batch_size: int,
+    length: int,
+    predictions: int,
+    kind: Kind | None = None,
+) -> float:
     """FLOP per byte: what a rank may achieve per byte of bandwidth for its backward pass to hide the ring.
 
     In other words, the link keeps up as long as flops / bandwidth is at most this. That leaves out latency,
     and that the ring cannot end before the embeddings' gradient is final. Infinite for one rank.
     """
-    cost = step_cost(config, batch_size, length, predictions)
+    cost = step_cost(config, batch_size, length, predictions, kind=kind)
     sent = ring_bytes(cost.gradient_bytes, ranks)
     return cost.backward_flops / sent if sent else math.inf
 
@@ -210,22 +233,23 @@ def scaling(
     precision: str = "float32",
     recompute: bool = False,
     shard_optimiser: bool = False,
+    kind: Kind | None = None,
 ) -> dict[str, Any]:
     """All of the above by name, for ``sizes`` (B, S, P) per rank; without a machine, what needs no speeds."""
     check_ranks(ranks)
     batch_size, length, predictions = sizes
-    cost = step_cost(config, *sizes, precision, recompute)
+    cost = step_cost(config, *sizes, precision, recompute, kind)
     step = {
         "ranks": ranks,
         "sequences": ranks * batch_size,
         "tokens": ranks * batch_size * length,
-        "sent_bytes": round(ring_bytes(step_cost(config, *sizes).gradient_bytes, ranks)),
+        "sent_bytes": round(ring_bytes(step_cost(config, *sizes, kind=kind).gradient_bytes, ranks)),
         "peak_bytes": (sharded(cost, ranks) if shard_optimiser else cost).peak_bytes,
-        "flop_per_byte": balance(config, ranks, *sizes) if ranks > 1 else None,
+        "flop_per_byte": balance(config, ranks, *sizes, kind) if ranks > 1 else None,
     }
     if machine is None:
         return step
-    times = scaled_step(config, ranks, machine, *sizes, shard_optimiser)
+    times = scaled_step(config, ranks, machine, *sizes, shard_optimiser, kind)
     return step | {
         "computation_seconds": times.computation,
         "communication_seconds": times.communication,
@@ -233,8 +257,8 @@ def scaling(
         "seconds": times.seconds,
         "efficiency": times.efficiency,
         "tokens_per_second": times.tokens_per_second,
-        "overtaken_at_ranks": overtaken_at(config, machine, ranks * batch_size, length, predictions),
-        "original_hours": original_hours(config, ranks, machine, shard_optimiser),
+        "overtaken_at_ranks": overtaken_at(config, machine, ranks * batch_size, length, predictions, kind),
+        "original_hours": original_hours(config, ranks, machine, shard_optimiser, kind),
     }
 
 

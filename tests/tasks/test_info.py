@@ -2,13 +2,14 @@
 
 import dataclasses
 import gc
+import json
 import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 
-from minibert.bert import BertConfig, BertForPreTraining, BertModel
+from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
 from minibert.bert.encoder import BertEncoder
 from minibert.cli import main
 from minibert.nn import Packed
@@ -65,15 +66,30 @@ def test_a_discriminator_is_not_shown_as_its_generator(tmp_path, capsys):
         assert ("GFLOP" in out, "decoder of masked words" in out) == (costs, costs)
     assert "discriminator_predictions.dense_prediction.weight" in shown(tmp_path)
     assert (
-        sum(m.count for m in parameter_table(config, discriminator=True) if m.part == "heads") == 12 * 14 + 1
+        sum(m.count for m in parameter_table(config, ElectraForPreTraining) if m.part == "heads")
+        == 12 * 14 + 1
     )
+
+
+def test_a_model_of_masked_words_is_shown_without_the_heads_that_it_lacks(tmp_path, capsys):
+    """Neither a pooler nor a next-sentence head, in the table, the step and on several ranks."""
+    for kind in (BertForMaskedLM, BertForPreTraining):
+        model = kind(SMALL)
+        model.save_pretrained(tmp_path / kind.__name__)
+        assert main(["info", str(tmp_path / kind.__name__), "--json", "--ranks", "2"]) == 0
+        shown, count = json.loads(capsys.readouterr().out), sum(p.size for _, p in model.named_parameters())
+        assert [m["name"] for m in shown["matrices"]] == [name for name, _ in model.named_parameters()]
+        assert (shown["parameters"], shown["step"]["gradient_bytes"]) == (count, 4 * count)
+        assert shown["scaling"]["sent_bytes"] == 4 * count  # 2 (N − 1)/N of them
+        assert main(["info", str(tmp_path / kind.__name__)]) == 0
+        assert f"= the pre-training model ({kind.__name__})" in capsys.readouterr().out
 
 
 def training_forward(config: BertConfig, kind=BertForPreTraining) -> tuple[BertForPreTraining, list]:
     """A model and the cache of one forward pass, with P labels in every sequence."""
     model = kind(config)
     with reference_only():
-        _, cache = model.forward(**masked_batch(config), return_logits=False)
+        _, cache = model.forward(**masked_batch(config, model.next_sentence), return_logits=False)
     return model, cache
 
 
@@ -112,12 +128,13 @@ def count_products(monkeypatch):
     return count
 
 
-def masked_batch(config: BertConfig) -> dict[str, Any]:
+def masked_batch(config: BertConfig, next_sentence: bool = True) -> dict[str, Any]:
     """With P labels in every sequence."""
     rng = np.random.default_rng(0)
     ids, labels = rng.integers(config.vocab_size, size=(B, S)), np.full((B, S), -100)
     labels[:, 1 : 1 + P] = rng.integers(config.vocab_size, size=(B, P))
-    return {"input_ids": ids, "labels": labels, "next_sentence_label": [0, 1, 0]}
+    pairs = {"next_sentence_label": [0, 1, 0]} if next_sentence else {}
+    return {"input_ids": ids, "labels": labels, **pairs}
 
 
 def permuted_batch(config: BertConfig, length: int = S, predictions: int = P) -> dict[str, Any]:
@@ -129,9 +146,10 @@ def permuted_batch(config: BertConfig, length: int = S, predictions: int = P) ->
     return {"input_ids": ids, "perm_mask": hidden, "target_mapping": mapping, "labels": ids[:, :predictions]}
 
 
-def test_the_flops_are_those_of_the_products(count_products):
-    cost = step_cost(SMALL, B, S, P)
-    assert count_products(BertForPreTraining(SMALL), **masked_batch(SMALL)) == (
+@pytest.mark.parametrize("kind", [BertForPreTraining, BertForMaskedLM])
+def test_the_flops_are_those_of_the_products(kind, count_products):
+    cost = step_cost(SMALL, B, S, P, kind=kind)
+    assert count_products(kind(SMALL), **masked_batch(SMALL, kind.next_sentence)) == (
         cost.forward_flops,
         cost.backward_flops,
     )
@@ -222,6 +240,13 @@ def test_the_activations_are_those_that_the_caches_hold(activation, dropout):
     )
     model, cache = training_forward(config)
     assert held_bytes(cache, model.buffers.value) == step_cost(config, B, S, P).activation_bytes
+
+
+def test_a_model_of_masked_words_holds_nothing_for_pairs():
+    """The last hidden state is kept by the outputs alone: there is no pooler whose cache would keep it."""
+    model, cache = training_forward(SMALL, BertForMaskedLM)
+    cost, last_hidden_state = step_cost(SMALL, B, S, P, kind=BertForMaskedLM), 4 * B * S * 12
+    assert held_bytes(cache, model.buffers.value) + last_hidden_state == cost.activation_bytes
 
 
 @pytest.mark.parametrize("normalisation", ["pre", "post"])
