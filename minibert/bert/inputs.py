@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from minibert.arrays import Array, to_numpy
+from minibert.arrays import Array
 from minibert.bert.config import BertConfig
 from minibert.errors import UserError
-from minibert.nn.targets import IGNORED, Targets, as_integers, check_range, flat_targets
+from minibert.nn.targets import IGNORED, Targets, as_integers, as_numbers, check_range, flat_targets
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ def _sequence_shape(
 
 
 def _embeddings(array: Any, config: BertConfig, dtype: str) -> np.ndarray:
-    array, size = np.asarray(to_numpy(array) if hasattr(array, "dtype") else array), config.embedding_size
+    array, size = as_numbers("inputs_embeds", array, dtype), config.embedding_size
     if array.ndim != 3 or array.shape[2] != size:
         raise UserError(f"inputs_embeds has shape {array.shape}; expected (batch, sequence length, {size})")
-    return array.astype(dtype, copy=False)
+    return array
 
 
 def masked_lm_targets(

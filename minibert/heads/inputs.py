@@ -10,7 +10,15 @@ from minibert.arrays import Array, to_numpy
 from minibert.bert.config import BertConfig
 from minibert.bert.inputs import EncoderInputs, encoder_inputs
 from minibert.errors import UserError
-from minibert.nn.targets import IGNORED, Targets, as_column, as_integers, class_labels, flat_targets
+from minibert.nn.targets import (
+    IGNORED,
+    Targets,
+    as_column,
+    as_integers,
+    as_numbers,
+    class_labels,
+    flat_targets,
+)
 
 
 @dataclass(frozen=True)
@@ -104,10 +112,10 @@ def tag_targets(labels: Any, shape: tuple[int, int], num_tags: int, dtype: str) 
 
 def computed_earlier(name: str, values: Any, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """What a model computed earlier, such as features. Raises UserError if it does not have this shape."""
-    values = np.asarray(to_numpy(values) if hasattr(values, "dtype") else values)
+    values = as_numbers(name, values, dtype)
     if values.shape != shape:
         raise UserError(f"{name} has shape {values.shape}; expected {shape}")
-    return values.astype(dtype, copy=False)
+    return values
 
 
 def count_spans(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndarray:

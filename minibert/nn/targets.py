@@ -72,13 +72,27 @@ def flat_targets(dtype: str, positions: np.ndarray, labels: np.ndarray, real: np
 
 def as_integers(name: str, array: Any) -> np.ndarray:
     """An array or nested list as int64 on the host. Raises UserError if it does not hold integers."""
-    try:
-        array = to_numpy(array) if hasattr(array, "dtype") else np.asarray(array)
-    except ValueError:
-        raise UserError(f"{name} is a list of lists of unequal length; pad them to one length") from None
+    array = on_host(name, array)
     if array.size and array.dtype.kind not in "iub":  # an empty list has no dtype of its own
         raise UserError(f"{name} has dtype {array.dtype}; expected integers")
     return array.astype(np.int64)
+
+
+def as_numbers(name: str, array: Any, dtype: str) -> np.ndarray:
+    """An array or nested list in this type on the host. Raises UserError if it does not hold numbers."""
+    array = on_host(name, array)
+    try:
+        return array.astype(dtype, copy=False)
+    except (TypeError, ValueError):
+        raise UserError(f"{name} has dtype {array.dtype}; expected numbers") from None
+
+
+def on_host(name: str, array: Any) -> np.ndarray:
+    """An array or nested list, as an array on the host. Raises UserError for lists of unequal length."""
+    try:
+        return to_numpy(array) if hasattr(array, "dtype") else np.asarray(array)
+    except ValueError:
+        raise UserError(f"{name} is a list of lists of unequal length; pad them to one length") from None
 
 
 def check_range(name: str, array: np.ndarray, stop: int, what: str) -> None:

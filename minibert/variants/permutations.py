@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from minibert.arrays import Array, to_numpy
+from minibert.arrays import Array
 from minibert.bert.config import BertConfig
 from minibert.bert.inputs import PretrainingInputs, encoder_inputs
 from minibert.errors import UserError
+from minibert.nn.targets import on_host
 
 
 def hidden_tokens(hidden: np.ndarray, positions: np.ndarray) -> dict[str, np.ndarray]:
@@ -69,10 +70,7 @@ def permuted_inputs(
 
 def _zeros_and_ones(name: str, array: Any, shape: Sequence[int | None]) -> np.ndarray:
     """An array of zeros and ones, of any type, as int8. Raises UserError for another shape, or number."""
-    try:
-        array = to_numpy(array) if hasattr(array, "dtype") else np.asarray(array)
-    except ValueError:
-        raise UserError(f"{name} is a list of lists of unequal length; pad them to one length") from None
+    array = on_host(name, array)
     if len(array.shape) != len(shape) or any(
         n not in (m, None) for m, n in zip(array.shape, shape, strict=True)
     ):

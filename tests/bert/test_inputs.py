@@ -6,7 +6,14 @@ import pytest
 from minibert.bert.inputs import encoder_inputs, masked_lm_targets
 from minibert.errors import UserError
 from minibert.heads import BertForSequenceClassification
-from minibert.heads.inputs import number_targets, span_targets, tag_targets, words_back, words_first
+from minibert.heads.inputs import (
+    computed_earlier,
+    number_targets,
+    span_targets,
+    tag_targets,
+    words_back,
+    words_first,
+)
 from minibert.nn.targets import class_targets
 
 IDS = [[1, 2, 3], [4, 5, 0]]
@@ -67,6 +74,24 @@ def test_batches_that_are_refused(config, arguments, message):
     with pytest.raises(UserError, match=message) as caught:
         encoder_inputs(config(), **({"input_ids": IDS} | arguments))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("vectors", "message"),
+    [
+        ([[[0.0] * 12, [0.0] * 12], [[0.0] * 12]], "inputs_embeds is a list of lists of unequal length"),
+        ([[[0.0] * 12, [0.0] * 11]], "inputs_embeds is a list of lists of unequal length"),
+        ([[["a"] * 12]], "inputs_embeds has dtype <U1; expected numbers"),
+    ],
+)
+def test_vectors_that_are_refused(config, vectors, message):
+    with pytest.raises(UserError, match=message):
+        encoder_inputs(config(), inputs_embeds=vectors)
+
+
+def test_ragged_features_are_refused():
+    with pytest.raises(UserError, match="features is a list of lists of unequal length"):
+        computed_earlier("features", [[1.0, 2.0], [3.0]], (2, 2), "float32")
 
 
 def test_the_ends_of_the_ranges_are_inside(config):
