@@ -137,6 +137,7 @@ class BertModel(BertPretrainedModel):
 class BertForPreTraining(BertPretrainedModel):
     """BERT with both of its pre-training heads. loss = masked-LM loss + next-sentence loss."""
 
+    prepared = PretrainingInputs
     losses = ("loss", "mlm_loss", "nsp_loss")  # among the outputs; a missing head has no loss
     masked_lm = True
     next_sentence = True

@@ -1,6 +1,7 @@
 """A complete model: the contract of forward and backward, and its folder."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -64,9 +65,17 @@ class PretrainedModel(Module):
         raise NotImplementedError
 
     def _on_device(self, input_ids: Any, batch: Mapping[str, Any]) -> Any:
-        """A prepared batch unchanged; arrays on the host are prepared now."""
+        """A prepared batch unchanged; arrays on the host are prepared now.
+
+        Raises UserError for a batch that a model of another kind prepared.
+        """
         allow_tf32(self.precision.name == "tf32")
         if not isinstance(input_ids, self.prepared):
+            if is_dataclass(input_ids):
+                raise UserError(
+                    f"{type(self).__name__} reads {self.prepared.__name__}, but was given "
+                    f"{type(input_ids).__name__}; prepare the batch with this model's prepare"
+                )
             return map_arrays(self.device.asarray, self.prepare(input_ids=input_ids, **batch))
         if batch:
             raise TypeError(f"a prepared batch is complete; it cannot be given {', '.join(batch)} as well")

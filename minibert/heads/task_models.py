@@ -53,6 +53,7 @@ class TaskModel(BertPretrainedModel, Generic[Output]):
     the encoder may leave padding out (``nn.padding``), and a label at padding is one of a hidden state of 0.
     """
 
+    prepared = TaskInputs
     begins_with_new_head = True
     add_pooling_layer = False
     reads_padding = False

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from minibert.arrays import to_numpy
+from minibert.arrays import map_arrays, to_numpy
 from minibert.bert import BertForMaskedLM, BertForPreTraining, BertModel
 from minibert.errors import UserError
 from minibert.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
@@ -380,3 +380,15 @@ def test_a_label_beyond_single_precision_is_not_finite(build):
     model = build(BertForSequenceClassification, num_labels=1, dtype="float32")
     with pytest.raises(UserError, match="must be finite numbers of type float32"):
         model.forward([[2, 7]], labels=[1e40])
+
+
+@pytest.mark.parametrize("kind", [BertForMaskedLM, BertForSequenceClassification])
+def test_a_batch_that_only_the_encoder_prepared_is_refused_by_a_model_with_a_head(build, kind):
+    """Its targets, or that there are none, are part of a prepared batch."""
+    model, ids = build(kind), [[1, 2, 3]]
+    expected = f"{kind.__name__} reads {kind.prepared.__name__}, but was given EncoderInputs; prepare"
+    with pytest.raises(UserError, match=expected):
+        model.forward(model.bert.prepare(input_ids=ids))
+    prepared = map_arrays(model.device.asarray, model.prepare(input_ids=ids))
+    of_model, of_encoder = model.forward(prepared)[0], model.bert.forward(prepared)[0]  # which reads a part
+    assert of_model.last_hidden_state.shape == of_encoder.last_hidden_state.shape
