@@ -79,6 +79,7 @@ class Trainer:
     checkpoint: Path | None = None  # the last one
 
     _stop: int = 0  # where ``run`` ends
+    _earlier: tuple[int, int, float] = (0, 0, 0.0)  # step, tokens and seconds when the run was resumed
     _since: tuple[int, int, float] = (0, 0, 0.0)  # step, tokens and the clock at the last report
     _place: dict[str, Any] = field(default_factory=dict)  # position in the data at the last report
 
@@ -112,6 +113,7 @@ class Trainer:
         """Go on from the ``state()`` in a checkpoint. This does not restore parameters and moments."""
         self.checkpoint = checkpoint
         self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
+        self._earlier = (self.step, self.tokens, self.seconds)
         self.batches.restore(state["data"])
         if self.ranks.first:
             self.metrics.truncate(self.step)
@@ -205,8 +207,14 @@ class Trainer:
                 "seconds": round(self.seconds, 3),
             }
         )
-        left = self.seconds / self.step * (self.steps - self.step)
-        progress.update(self.step, losses["loss"], self.tokens / self.seconds, left)
+        self._show(progress, losses["loss"])
+
+    def _show(self, progress: Progress, loss: float) -> None:
+        """Show the speed of this sitting, since another machine may have begun the run, and the time left."""
+        step, tokens, seconds = self._earlier
+        seconds = self.seconds - seconds
+        left = seconds / (self.step - step) * (self.steps - self.step)
+        progress.update(self.step, loss, (self.tokens - tokens) / seconds, left)
 
     def _write(self, record: Mapping[str, Any]) -> None:
         if self.ranks.first:

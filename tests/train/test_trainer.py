@@ -12,6 +12,7 @@ from minibert.errors import UserError
 from minibert.ranks import Ranks
 from minibert.train import AdamW, Trainer
 from minibert.train.metrics import MetricsLog, read_metrics
+from minibert.train.progress import Progress
 
 
 @dataclass
@@ -134,6 +135,21 @@ def test_a_resumed_run_ends_in_the_same_bits(make_trainer, tmp_path):
     bits = ("step", "loss", "grad_norm", "tokens")
     kept = [[r.get(name) for name in bits] for r in read_metrics(second.metrics.path) if r["step"] > 3]
     assert kept == [[r.get(name) for name in bits] for r in expected if r["step"] > 3]
+
+
+def test_a_resumed_run_shows_its_own_speed_and_the_time_left_at_that(make_trainer, tmp_path, monkeypatch):
+    """The machine that took the first steps was slow: it says nothing about this one."""
+    shown = []
+    monkeypatch.setattr(Progress, "update", lambda _, step, loss, *speed: shown.append(speed))
+    ticks = itertools.count()  # a clock that goes on by one second each time that it is read
+    monkeypatch.setattr("minibert.train.trainer.time.perf_counter", lambda: float(next(ticks)))
+    trainer = make_trainer(steps=6)
+    state = {"step": 3, "tokens": 1000, "seconds": 1e6, "data": {"batch": 3}}
+    trainer.restore(tmp_path / "checkpoint-3", state)
+    trainer.run()
+    records = [r for r in read_metrics(trainer.metrics.path) if "loss" in r]
+    assert [r["seconds"] for r in records] == [1e6 + 1, 1e6 + 2, 1e6 + 3]  # of the whole run
+    assert shown == [((r["tokens"] - 1000) / n, 3.0 - n) for n, r in enumerate(records, start=1)]
 
 
 def test_the_loop_runs_on_every_array_library_in_its_own_precision(device, make_trainer):
