@@ -65,6 +65,14 @@ class Settings:
         """The same settings with some of them changed."""
         return dataclasses.replace(self, **changes)
 
+    def refuse(self, in_vain: Mapping[str, str]) -> None:
+        """Raise UserError if one of these settings is not its default. Each would change nothing, and why."""
+        defaults = {f.name: f.default for f in fields(self)}
+        for name, reason in in_vain.items():
+            if (value := getattr(self, name)) != (default := defaults[name]):
+                way_out = "leave it out" if default is None else f"leave it out, or set it to {default!r}"
+                raise UserError(f"{name} is {value!r}, but {reason}; {way_out}")
+
     def to_dict(self) -> dict[str, Any]:
         """Names and values, as JSON can hold them."""
         return {name: as_json(value) for name, value in dataclasses.asdict(self).items()}

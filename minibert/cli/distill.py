@@ -5,9 +5,10 @@ from typing import Any
 
 from minibert.cli.finetune import add_finetuning_flags
 from minibert.cli.parser import add_command
-from minibert.cli.setting_flags import given_settings
+from minibert.cli.setting_flags import check_effects, given_settings
 from minibert.errors import UserError
 from minibert.tasks import finetune
+from minibert.tasks.finetuning_settings import split_settings
 from minibert.tasks.registry import read_task
 
 
@@ -38,4 +39,6 @@ def _run(flags: argparse.Namespace) -> None:
         if layout.keys() & values.keys():  # these files are others than the teacher's
             options = {name: value for name, value in options.items() if name not in layout}
         values = {"task": task.name, **options, **values}
-    finetune(flags.config or "settings", **values)
+    source = flags.config or "settings"
+    check_effects(flags, split_settings(values, source)[0])
+    finetune(source, **values)

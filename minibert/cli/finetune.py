@@ -5,9 +5,9 @@ from dataclasses import fields
 from typing import Any
 
 from minibert.cli.parser import add_command
-from minibert.cli.setting_flags import add_setting_flags, given_settings
+from minibert.cli.setting_flags import add_setting_flags, check_effects, given_settings
 from minibert.tasks import finetune
-from minibert.tasks.finetuning_settings import FinetuneSettings
+from minibert.tasks.finetuning_settings import FinetuneSettings, split_settings
 from minibert.tasks.registry import TASKS
 
 
@@ -47,4 +47,6 @@ def _task_notes() -> dict[str, str]:
 
 
 def _run(flags: argparse.Namespace) -> None:
-    finetune(flags.config or "settings", **given_settings(flags))
+    values, source = given_settings(flags), flags.config or "settings"
+    check_effects(flags, split_settings(values, source)[0])
+    finetune(source, **values)

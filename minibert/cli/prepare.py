@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from minibert.cli.parser import add_command
-from minibert.cli.setting_flags import add_setting_flags, pretrain_settings
+from minibert.cli.setting_flags import add_setting_flags, check_effects, pretrain_settings
 from minibert.ranks import world
 from minibert.tasks import prepare
 from minibert.tasks.pretraining_settings import PretrainSettings
@@ -27,4 +27,6 @@ def add(commands: Any) -> None:
 
 
 def _run(flags: argparse.Namespace) -> None:
-    prepare(pretrain_settings(flags), world())
+    settings = pretrain_settings(flags)
+    check_effects(flags, settings)
+    prepare(settings, world())

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from minibert.cli.parser import add_command
-from minibert.cli.setting_flags import add_recipe_flag, add_setting_flags, pretrain_settings
+from minibert.cli.setting_flags import add_recipe_flag, add_setting_flags, check_effects, pretrain_settings
 from minibert.tasks import pretrain
 from minibert.tasks.pretraining_settings import PretrainSettings
 
@@ -26,4 +26,6 @@ def add(commands: Any) -> None:
 
 
 def _run(flags: argparse.Namespace) -> None:
-    pretrain(pretrain_settings(flags))
+    settings = pretrain_settings(flags)
+    check_effects(flags, settings)
+    pretrain(settings)

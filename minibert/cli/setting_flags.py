@@ -10,6 +10,7 @@ from typing import Any
 from minibert.settings import Settings, flag_of, read_settings
 from minibert.tasks.pretraining_recipes import PRETRAINING_RECIPES
 from minibert.tasks.pretraining_settings import INITIALIZERS, PretrainSettings
+from minibert.train import RunSettings
 from minibert.variants import FAMILIES
 
 
@@ -83,6 +84,12 @@ def pretrain_settings(flags: argparse.Namespace) -> PretrainSettings:
     if family and not family.position_table and given.get("positions") != "learned":
         values.pop("attention_initializer", None)  # heads find their neighbours in the table of positions
     return PretrainSettings.from_dict(values | given, flags.config or "settings")
+
+
+def check_effects(flags: argparse.Namespace, settings: RunSettings) -> None:
+    """Raise UserError for a flag that changes nothing. A resumed run may repeat what it began with."""
+    if not settings.resume:
+        settings.refuse({name: why for name, why in settings.without_effect().items() if name in flags})
 
 
 def given_settings(flags: argparse.Namespace) -> dict[str, Any]:

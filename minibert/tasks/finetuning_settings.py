@@ -154,9 +154,8 @@ class FinetuneSettings(RunSettings):
 
     def command_line(self, options: TaskOptions) -> str:
         """The command line that gives the same result."""
-        run = self.replace(resume=False, overwrite=False)
         usual = RECIPES[options.recipe].settings if options.recipe else {}
-        flags = [*run.flags(usual, without=("Report", "Machine")), *options.flags(usual)]
+        flags = [*self.as_typed().flags(usual, without=("Report", "Machine")), *options.flags(usual)]
         return shlex.join([*self.command.split(), *flags])
 
 

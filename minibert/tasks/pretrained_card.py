@@ -39,7 +39,6 @@ def write_pretrained_card(
     }
     recipe["dropout"] = open_config(folder).hidden_dropout_prob
     recipe |= {name: getattr(settings, name) for name in RECIPE}
-    typed = settings.replace(resume=False, overwrite=False)
     words = "permuted" if settings.predicts == "permuted" else "masked"
     scores = {
         told.format(words=words, pairs=settings.learned_of_pairs): [results[name]]
@@ -51,7 +50,7 @@ def write_pretrained_card(
         name=settings.folder.name,
         data=rows,
         recipe=recipe,
-        command=shlex.join([*settings.command.split(), *typed.flags()]),
+        command=shlex.join([*settings.command.split(), *settings.as_typed().flags()]),
         scores=scores,
         scored_on=f"the held-out documents, in sequences of {settings.max_seq_length} tokens",
         **more,

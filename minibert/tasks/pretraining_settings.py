@@ -383,11 +383,16 @@ class PretrainSettings(RunSettings):
         if self.long_seq_length is None:
             long = ("long_share", "long_batch_size", "long_max_predictions")
             in_vain |= dict.fromkeys(long, "no long_seq_length is given")
-        defaults = {field.name: field.default for field in fields(self)}
-        for name, reason in in_vain.items():
-            if (value := getattr(self, name)) != (default := defaults[name]):
-                way_out = "leave it out" if default is None else f"leave it out, or set it to {default!r}"
-                raise UserError(f"{name} is {value!r}, but {reason}; {way_out}")
+        self.refuse(in_vain)
+
+    def without_effect(self) -> dict[str, str]:
+        """The settings that change nothing beside the others, and why: see `RunSettings`."""
+        found = super().without_effect()
+        if self.model is not None:
+            found["initializer_range"] = f"the model in {self.model} has its weights"
+        elif self.tokenizer is not None and self.teacher is None:
+            found["vocab_size"] = f"the vocabulary is that in {self.tokenizer}"
+        return found
 
     def _check_teacher(self, teacher: str) -> None:
         """Raise UserError if this is no model that sees both sides of a masked word."""

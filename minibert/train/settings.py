@@ -151,6 +151,23 @@ class RunSettings(Settings):
                 "matrices as a whole; leave one of them out"
             )
 
+    def without_effect(self) -> dict[str, str]:
+        """The settings that change nothing beside the others, and why.
+
+        They are refused where flags give them. A file may hold them, since flags can override its others.
+        """
+        if self.optimiser == "muon":
+            return {}
+        return dict.fromkeys(
+            ("matrix_rate", "matrix_momentum"), f"the optimiser is {self.optimiser}, not muon"
+        )
+
+    def as_typed(self) -> Self:
+        """The settings to give for the same run again: without those that change nothing."""
+        defaults = {f.name: f.default for f in fields(self)}
+        in_vain = {name: defaults[name] for name in self.without_effect()}
+        return self.replace(resume=False, overwrite=False, **in_vain)
+
     def with_name(self, kind: str, ranks: Ranks) -> Self:
         """These settings, with a name: if none was given, the date and the ``kind`` of run, not yet in use.
 

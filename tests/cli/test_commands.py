@@ -185,6 +185,30 @@ def test_info_predicts_the_memory_of_a_precision(capsys):
     assert peaks == sorted(peaks, reverse=True) and peaks[2] < 0.6 * peaks[0]
 
 
+def test_a_flag_that_changes_nothing_is_refused_but_not_the_same_in_a_file(workplace, monkeypatch, capsys):
+    """A file may be meant for other flags, and who resumes a run may repeat its flags."""
+    read = []
+    monkeypatch.setattr("minibert.cli.pretrain.pretrain", read.append)
+    monkeypatch.setattr("minibert.cli.finetune.finetune", lambda source, **values: read.append(values))
+    Path("own.toml").write_text('optimiser = "muon"\nmatrix_rate = 8.0\ninitializer_range = 0.1\n')
+    Path("tuned.toml").write_text('task = "classify"\ntrain = "a"\nmodel = "m"\nmatrix_momentum = 0.5\n')
+    for line in (
+        "pretrain --config own.toml",
+        "pretrain --config own.toml --optimiser adamw",
+        "pretrain --config own.toml --model mini",
+        "pretrain --recipe fast --matrix-rate 4",
+        "pretrain --matrix-rate 4 --name mine --resume",
+        f"pretrain {TOKENIZER}",
+        "finetune --config tuned.toml",
+        "finetune --config tuned.toml --optimiser muon --matrix-rate 4",
+    ):
+        assert main(line.split()) == 0, line
+    assert len(read) == 8 and capsys.readouterr().err == ""
+    for line in ("finetune --config tuned.toml --matrix-rate 4", f"prepare {TOKENIZER} --vocab-size 99"):
+        assert main(line.split()) == 2, line
+        assert re.fullmatch(r".*\w+ is .*, but the .*; leave it out.*\n", capsys.readouterr().err)
+
+
 def test_a_recipe_is_overridden_by_the_file_and_the_flags(workplace, monkeypatch):
     """And a run that goes on from a model does not take its first values."""
     seen = []

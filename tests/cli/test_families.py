@@ -285,6 +285,13 @@ def test_two_ideas_that_came_later(corpus):
         ("--long-batch-size 4", "long_batch_size is 4, but no long_seq_length is given; leave it out"),
         ("--long-share 0.5", "long_share is 0.5, but no long_seq_length is given; leave it out, or set it"),
         ("--variant xlnet --whole-word-masking", "whole_word_masking is True, but no tokens are masked"),
+        ("--matrix-rate 8", "matrix_rate is 8.0, but the optimiser is adamw, not muon; leave it out, or set"),
+        ("--recipe fast --optimiser adamw --matrix-momentum 0.9", "the optimiser is adamw, not muon"),
+        ("--tokenizer words --vocab-size 99", "vocab_size is 99, but the vocabulary is that in words; leave"),
+        (
+            "--model words --initializer-range 0.1",
+            "0.1, but the model in words has its weights; leave it out",
+        ),
     ],
 )
 def test_settings_that_do_not_go_together(corpus, capsys, flags, message):

@@ -64,6 +64,16 @@ def test_a_wrong_value_is_refused(values, message):
         PretrainSettings.from_dict(values)
 
 
+def test_what_is_to_be_typed_again_changes_something():
+    """The commands in model cards, which are checked as all others are."""
+    for settings in (PretrainSettings(tokenizer="a", vocab_size=99), FinetuneSettings(task="tag", train="a")):
+        again = settings.replace(matrix_rate=4.0, seed=3).as_typed()
+        assert again.without_effect() and again.seed == 3
+        again.refuse(again.without_effect())
+    muon = PretrainSettings(optimiser="muon", matrix_rate=4.0, initializer_range=0.1)
+    assert muon.as_typed() == muon
+
+
 def test_the_preset_gives_way_to_sizes_of_ones_own():
     config = PretrainSettings(
         preset="mini", num_hidden_layers=3, dropout=0.2, max_position_embeddings=256
