@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from minibert.data.embedded import embedded_documents, embedded_sources
-from minibert.data.lines import LONE_SURROGATE, decoded_lines, suffix
+from minibert.data.lines import LONE_SURROGATE, decoded_lines, read_lines, suffix
 from minibert.data.sentences import ends_like_a_sentence, split_sentences
 from minibert.errors import UserError
 from minibert.ranks import ALONE, Ranks
@@ -23,6 +23,7 @@ from minibert.ranks import ALONE, Ranks
 LAYOUTS = ("auto", "sentences", "paragraphs", "wrapped")
 
 SUFFIXES = (".txt", ".jsonl", ".gz")  # what is taken from a folder, besides WikiExtractor's wiki_00
+JSON_OBJECT = '{"'  # a file that begins so holds JSON, whatever its name
 SAMPLE_LINES = 1000  # how many lines of a text file decide its layout
 LONGEST_NAME = 255  # no file system that we know allows more characters in a name
 MAX_DOCUMENT_CHARACTERS = 8_000_000  # a longer text is cut into several documents, to bound the memory
@@ -205,8 +206,12 @@ class FileCorpus(Corpus):
 
 
 def _digest(path: Path) -> str:
+    """A hash of the file's bytes and, where only the name says that they are JSON, of that."""
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.file_digest(file, "sha256")
+    if suffix(path) == "jsonl" and not next(filter(str.strip, read_lines(path)), "").startswith(JSON_OBJECT):
+        digest.update(b"jsonl")
+    return digest.hexdigest()
 
 
 # -- Finding files --------------------------------------------------------------------------------
@@ -269,7 +274,7 @@ def _read_file(path: Path, layout: str, offset: int) -> Iterator[RawDocument]:
         head = list(_until_first_text(lines))
         first = head[-1] if head else ""
         lines = itertools.chain(head, lines)
-        if suffix(path) == "jsonl" or first.startswith('{"'):
+        if suffix(path) == "jsonl" or first.startswith(JSON_OBJECT):
             documents, split = _jsonl_documents(lines, path), True
         elif first.startswith("<doc "):
             documents, split = _wikiextractor_documents(lines), True

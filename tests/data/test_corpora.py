@@ -159,6 +159,18 @@ def test_the_fingerprint_follows_the_content_and_not_the_name(tmp_path):
     assert first.fingerprint()[:16] in first.describe()
 
 
+def test_the_fingerprint_follows_the_name_where_that_decides_how_a_file_is_read(tmp_path):
+    def opened(name, text):
+        return open_corpus([write(tmp_path / name, text)])
+
+    strings = '"It rained."\n"He slept."\n'
+    text, documents = opened("a.txt", strings), opened("a.jsonl", strings)
+    assert list(text) != list(documents) and text.fingerprint() != documents.fingerprint()
+    objects = '\n{"text": "It rained."}\n'  # which are recognised by themselves
+    text, documents = opened("b.txt", objects), opened("b.jsonl", objects)
+    assert list(text) == list(documents) and text.fingerprint() == documents.fingerprint()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
