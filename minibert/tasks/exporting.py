@@ -67,28 +67,31 @@ def export(
         raise UserError(f"{output} exists already; choose another --output")
     left_out = (*NOT_COMPANIONS, TASK_FILE, CARD) if encoder_only else NOT_COMPANIONS
     with atomic_folder(output) as unfinished:
-        for part, (config, stored) in zip(parts, copies, strict=True):
+        for part, (config, stored, before) in zip(parts, copies, strict=True):
             (unfinished / part).mkdir(exist_ok=True)
             _copy_companions(folder / part, unfinished / part, left_out)
             tensors = {name: tensor.read() for name, tensor in stored.items()}
             if positions is not None:
                 for name in [name for name in tensors if name.endswith(POSITION_TABLE)]:
                     tensors[name] = np.resize(tensors[name], (positions, tensors[name].shape[1]))  # repeats
-                _fit_lengths(unfinished / part, open_config(folder / part).longest_sequence, positions)
+                _fit_lengths(unfinished / part, before, positions)
             with replacing_weights(unfinished / part, tensors, config["dtype"], max_shard_size):
                 write_json(unfinished / part / "config.json", config)
 
 
 def _prepare(
     folder: Path, dtype: str | None, encoder_only: bool, positions: int | None
-) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
-    """The configuration of the new folder, and the tensors of the old one that it will have; none is read."""
+) -> tuple[dict[str, Any], dict[str, StoredTensor], int]:
+    """The configuration of the new folder, the tensors that it takes from the old one, and a length.
+
+    That is the longest sequence that the old model reads. No tensor is read.
+    """
     stored = open_weights(folder)
     resized = {} if positions is None else {"max_position_embeddings": positions}
     members, old = family(folder), open_config(folder)
     if positions is not None and old.longest_sequence != old.max_position_embeddings:
         raise UserError(f"{folder}: the positions of a {members.config.model_type} cannot be changed")
-    open_config(folder, **resized)  # raises for an impossible number
+    old.replace(**resized)  # raises for an impossible number
     in_file = {members.config.names_in_file.get(name, name): value for name, value in resized.items()}
     config = {"model_type": members.config.model_type} | read_json(config_file(folder)) | in_file
     encoder = members.models[BertModel]
@@ -101,7 +104,7 @@ def _prepare(
         check_type(tensor)
     types = {tensor.dtype for tensor in stored.values()}
     config["dtype"] = dtype or next(name for name, code in DTYPES.items() if code in types)  # the widest
-    return config, stored
+    return config, stored, old.longest_sequence
 
 
 def _copy_companions(folder: Path, output: Path, left_out: Sequence[str]) -> None:
