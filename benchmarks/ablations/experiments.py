@@ -185,9 +185,7 @@ def groups() -> dict[str, Group]:
     """All groups of the file, by name, each with the settings that all have in common."""
     found = read_settings(FILE)
     shared = found.pop("all")
-    return {
-        name: Group(name, about | {"common": shared | about["common"]}) for name, about in found.items()
-    }
+    return {name: Group(name, about | {"common": shared | about["common"]}) for name, about in found.items()}
 
 
 def _told(values: list[float | None], digits: int, factor: float = 1.0) -> str:
