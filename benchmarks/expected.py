@@ -22,6 +22,13 @@ RESULTS = ROOT / "benchmarks" / "results"
 FIGURE = ROOT / "docs" / "images" / "expected.png"
 DOCS, BOOKS = "docs", "ten million words"
 TINY = PRESETS["tiny"]
+WHOLE_RUNS = (  # of pretraining.json: the text, the recipe, and whether it learns from pairs (NSP)
+    ("tiny", DOCS, "fast", False),
+    ("tiny-1", DOCS, "fast", False),
+    ("tiny-2", DOCS, "fast", False),
+    ("first-mini-begun", BOOKS, "original", True),
+    ("second-mini-begun", BOOKS, "fast", True),
+)
 
 
 def main() -> int:
@@ -56,13 +63,12 @@ def averaged(folder: Path) -> Iterator[dict[str, Any]]:
 
 def all_runs(folder: Path) -> Iterator[tuple[tuple, list[Mapping[str, float]]]]:
     """What makes each run what it is, and its evaluations on held-out text."""
-    for name, recipe, nsp in (("docs/start", "original", True), ("docs/trapezoid", "fast", False)):
-        for run in read_json(folder / "speedrun.json")[name]["runs"].values():
-            yield (DOCS, recipe, nsp, *TINY, run["plateau_loss"], "speedrun"), run["evaluations"]
+    for run in read_json(folder / "speedrun.json")["docs/start"]["runs"].values():
+        yield (DOCS, "original", True, *TINY, run["plateau_loss"], "speedrun"), run["evaluations"]
     long = read_json(folder / "pretraining.json")
-    for name, recipe in (("first-mini-begun", "original"), ("second-mini-begun", "fast")):
+    for name, text, recipe, nsp in WHOLE_RUNS:
         run, shape = long[name], PRESETS[long[name]["settings"]["preset"]]
-        key = (BOOKS, recipe, True, *shape, run["results"]["plateau_loss"], "pretraining")
+        key = (text, recipe, nsp, *shape, run["results"]["plateau_loss"], "pretraining")
         yield key, run["evaluations"]
     # This group has the same text, but has not recorded its plateau: that of frequencies hardly depends on
     # which held-out sentences are taken (6.957 to 6.981 in the runs on this text).

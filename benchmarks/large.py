@@ -7,9 +7,9 @@ measured on it.
 Three runs of this kind, two on a GPU and the last on two cores, made the `mini` of the package:
 
     python -m benchmarks.large --name mini-begun --recipe fast --preset mini --positions 128 \\
-        --attention-initializer same-word --whole-sentences --batch-size 1024 --steps 7000 \\
-        --max-seq-length 64 --long-seq-length 128 --long-batch-size 512 --long-share 0.2 \\
-        --weight-decay 0.1 --learning-rate 2e-3 --warmup 0.03
+        --attention-initializer same-word --whole-sentences --masked-lm-prob 0.3 --batch-size 1024 \\
+        --steps 7000 --max-seq-length 64 --long-seq-length 128 --long-batch-size 512 --long-share 0.2 \\
+        --learning-rate 2e-3 --warmup 0.03
     python -m benchmarks.large --name mini-pairs --model runs/mini-begun/final --nsp --optimiser muon \\
         --schedule trapezoid --batch-size 1024 --steps 1400 --max-seq-length 64 --short-seq-prob 0.5 \\
         --masked-lm-prob 0.2 --max-predictions 1000 --weight-decay 0.1 --learning-rate 7e-4 --warmup 0.05
@@ -23,16 +23,16 @@ ten million words of the track, on two cores:
     python -m benchmarks.speedrun.tracks
     minibert pretrain --name ten --recipe fast --corpus prepared/10m --held-out-seed 12 --tokenizer mini \\
         --preset mini --positions 128 --attention-initializer same-word --nsp --whole-sentences \\
-        --short-seq-prob 0.3 --mask-shares 100 0 0 --batch-size 128 --steps 8000 --max-seq-length 64 \\
-        --long-seq-length 128 --long-batch-size 64 --long-share 0.2 --weight-decay 0.1 \\
+        --short-seq-prob 0.3 --masked-lm-prob 0.3 --mask-shares 100 0 0 --batch-size 128 --steps 8000 \\
+        --max-seq-length 64 --long-seq-length 128 --long-batch-size 64 --long-share 0.2 \\
         --learning-rate 4e-4 --warmup 0.03 --precision bfloat16
 
 These two made a larger one. Neither it nor that of ten million words is in the package:
 
     python -m benchmarks.large --name six-begun --recipe fast --preset mini --layers 6 --hidden 384 \\
         --heads 6 --positions 128 --attention-initializer same-word --nsp --whole-sentences \\
-        --short-seq-prob 0.3 --batch-size 1024 --steps 8800 --max-seq-length 64 --long-seq-length 128 \\
-        --long-batch-size 512 --long-share 0.2 --weight-decay 0.1 --learning-rate 2e-3 --warmup 0.03
+        --short-seq-prob 0.3 --masked-lm-prob 0.3 --batch-size 1024 --steps 8800 --max-seq-length 64 \\
+        --long-seq-length 128 --long-batch-size 512 --long-share 0.2 --learning-rate 2e-3 --warmup 0.03
     python -m benchmarks.large --name six --model runs/six-begun/final --nsp --optimiser muon \\
         --schedule trapezoid --batch-size 2048 --steps 1000 --max-seq-length 32 --short-seq-prob 0.5 \\
         --masked-lm-prob 0.2 --max-predictions 1000 --weight-decay 0.1 --learning-rate 5e-4 --warmup 0.05

@@ -25,6 +25,7 @@ from minibert.train.progress import format_seconds
 ROWS = 10  # of the table of a run's course, besides the start
 ACCURACIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)  # when was each reached?
 PLACES = ("out", "prepared", "device")  # of one machine
+COLOURS = 10  # as many as there are; the runs beyond are dashed
 MEASURED = ("mlm_loss", "mlm_accuracy", "nsp_accuracy")
 
 
@@ -209,10 +210,11 @@ def plot(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     for row, (height, label) in zip(axes, heights, strict=True):
         row[0].set_ylabel(label)
         for one, (name, _, unit) in zip(row, scales, strict=True):
-            for run, record in records.items():
+            for number, (run, record) in enumerate(records.items()):
                 points = [(e[name] / unit, e[height]) for e in record["evaluations"] if e[name]]
-                (line,) = one.plot(*zip(*points, strict=True), linewidth=1.4, label=run)
-                _mark_phases(one, record, name, unit, line.get_color())
+                style = {"color": f"C{number}", "linestyle": "-" if number < COLOURS else "--"}
+                one.plot(*zip(*points, strict=True), linewidth=1.4, label=run, **style)
+                _mark_phases(one, record, name, unit, style["color"])
     for one, (_, label, _) in zip(axes[1], scales, strict=True):
         one.set(xlabel=label, xscale="log")
     figure.legend(*axes[0][0].get_legend_handles_labels(), ncols=5, frameon=False, loc="outside lower center")

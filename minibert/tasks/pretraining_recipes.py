@@ -10,10 +10,12 @@ PRETRAINING_RECIPES: dict[str, dict[str, Any]] = {
         "word_initializer": "counts",
         "attention_initializer": "neighbours",
         "optimiser": "muon",
+        "learning_rate": 1e-3,
         "schedule": "trapezoid",
+        "weight_decay": 0.1,
         "nsp": False,
         "whole_sentences": False,
-        "masked_lm_prob": 0.3,
+        "masked_lm_prob": 0.4,
         "max_predictions": 1000,  # no limit
         "steps": 2400,
     },

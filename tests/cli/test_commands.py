@@ -216,12 +216,12 @@ def test_a_recipe_is_overridden_by_the_file_and_the_flags(workplace, monkeypatch
     (workplace / "own.toml").write_text("nsp = true\nwhole_sentences = true\nmasked_lm_prob = 0.2\n")
     assert main(["pretrain"]) == 0
     assert main("pretrain --recipe fast".split()) == 0
-    assert main("pretrain --recipe fast --config own.toml --masked-lm-prob 0.4".split()) == 0
+    assert main("pretrain --recipe fast --config own.toml --masked-lm-prob 0.3".split()) == 0
     assert main("pretrain --recipe fast --model mini".split()) == 0
     plain, fast, own, further = seen
     assert plain == PretrainSettings()
     assert fast == PretrainSettings(**PRETRAINING_RECIPES["fast"]) != plain
-    assert own == fast.replace(nsp=True, whole_sentences=True, masked_lm_prob=0.4)
+    assert own == fast.replace(nsp=True, whole_sentences=True, masked_lm_prob=0.3)
     assert further == fast.replace(model="mini", word_initializer="normal", attention_initializer="normal")
 
 
