@@ -1,5 +1,6 @@
 """What all tests share: the devices that they run on, and the real data beside the checkout."""
 
+import signal
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,13 @@ LIBRARIES = ("numpy", "strict", "cupy")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """No example of hypothesis is timed: a busy machine is no failure."""
+    """No example of hypothesis is timed: a busy machine is no failure.
+
+    A shell that starts the tests in the background (``make test &``) lets them ignore Ctrl-C, and with them
+    the commands that they start and interrupt. So that is undone.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[AT_THE_END] = []
     if config.pluginmanager.hasplugin("hypothesispytest"):  # not where `make parity` runs its tests
         from hypothesis import settings
