@@ -6,13 +6,17 @@ import numpy as np
 
 from minibert.kernels.cpu.factors import empty_factor, factor, fill_factor
 from minibert.kernels.cpu.memory import as_rows, empty, empty_like
-from minibert.products import multiply
+from minibert.products import BFLOAT16, multiply, products_library
 from minibert.threads import get_threads, run_blocks
 
 
-def row_block(rows: int, at_most: int = 512) -> int:
-    """How many rows of a product to compute at a time: one equal share per thread, or several."""
-    threads = get_threads()
+def row_block(rows: int) -> int:
+    """How many rows of a product to compute at a time: one equal share per thread, or several.
+
+    A small block is still in the cache when the loops after the product read it. But in bfloat16, a product
+    begins by rearranging all of W, so there the blocks are larger and fewer.
+    """
+    threads, at_most = get_threads(), 2048 if products_library() == BFLOAT16 else 512
     rounds = max(-(-rows // (threads * at_most)), 1)
     return max(-(-rows // (threads * rounds)), 1)
 
