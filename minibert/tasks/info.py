@@ -183,7 +183,7 @@ def step_cost(
 
     chosen = choose_precision(precision=precision)
     number, operand = BYTES[chosen.dtype], BYTES[chosen.operand]
-    parameters = sum(matrix.count for matrix in parameter_table(config, kind))
+    parameters = sum(parameter.size for _, parameter in model.named_parameters())
     embeddings, layer, heads = (numbers * operand + sums * number for numbers, sums in activations)
     rows = batch_size * (length + predictions * is_xlnet)
     working_heads, working_layer = _working_bytes(config, rows, batch_size * predictions, number, operand)
