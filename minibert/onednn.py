@@ -23,7 +23,7 @@ CPU, DEFAULT_STREAM = 1, 1
 DTYPES = {"bfloat16": 2, "float32": 3}
 SOURCE, WEIGHTS, DESTINATION = 1, 33, 17
 UNIMPLEMENTED = 3
-KEPT = 512  # products that a thread remembers how to compute, each for arrays of certain shapes and strides
+KEPT = 512  # kinds of arrays, or products of such, whose description is kept
 
 
 @functools.cache
@@ -48,21 +48,23 @@ def load() -> ctypes.CDLL:
 
 
 class _OneThread:
-    """Within this block oneDNN computes with the thread that calls it; the kernels have their own threads.
-
-    These calls take less than a microsecond, so they hold on to the interpreter's lock (``PyDLL``): to get it
-    back, a thread may have to wait for another.
-    """
-
-    def __init__(self, library: ctypes.CDLL):
-        self._library = ctypes.PyDLL(library._name)
+    """Within this block oneDNN computes with the thread that calls it; the kernels have their own threads."""
 
     def __enter__(self) -> None:
-        self._before = self._library.omp_get_max_threads()
-        self._library.omp_set_num_threads(1)  # of this thread only
+        self._before = _openmp().omp_get_max_threads()
+        _openmp().omp_set_num_threads(1)  # of this thread only
 
     def __exit__(self, *error: object) -> None:
-        self._library.omp_set_num_threads(self._before)
+        _openmp().omp_set_num_threads(self._before)
+
+
+@functools.cache
+def _openmp() -> ctypes.PyDLL:
+    """The library, for calls that take less than a microsecond: they hold on to the interpreter's lock.
+
+    To get it back, a thread may have to wait for another.
+    """
+    return ctypes.PyDLL(load()._name)
 
 
 # -- In single precision ------------------------------------------------------------------------------
@@ -78,11 +80,11 @@ def single_precision() -> Product:
     ]
 
     def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> bool:
-        layouts = _layout(a), _layout(b), _layout(out)
+        layouts = [_layout(*_kind(x)) for x in (a, b, out)]
         if None in layouts or layouts[2][0] == b"T":  # type: ignore[index]
             return False
         (a_turned, a_step), (b_turned, b_step), (_, out_step) = layouts  # type: ignore[misc]
-        with _OneThread(library):
+        with _OneThread():
             status = function(
                 *(a_turned, b_turned, len(a), b.shape[1], len(b)),
                 *(1.0, a.ctypes.data, a_step, b.ctypes.data, b_step, 0.0, out.ctypes.data, out_step),
@@ -93,26 +95,34 @@ def single_precision() -> Product:
     return multiply
 
 
-def _layout(x: np.ndarray) -> tuple[bytes, int] | None:
-    """How BLAS would say that x (rows, columns) lies in memory: whether transposed, and the longer stride.
+@functools.lru_cache(KEPT)
+def _layout(dtype: np.dtype, shape: tuple, strides: tuple) -> tuple[bytes, int] | None:
+    """How BLAS would say that a matrix lies in memory: whether transposed, and the longer stride.
 
-    None if it could not, or if x has another dtype or no elements.
+    None if it could not, or if the array has another dtype or no elements.
     """
-    if x.dtype != np.float32 or x.ndim != 2 or x.size == 0:
+    if dtype != np.float32 or not _is_matrix(dtype, shape, strides):
         return None
-    if not _has_whole_steps(x):
-        return None
-    down, right = (stride // x.itemsize for stride in x.strides)
-    if right == 1 and down >= x.shape[1]:
+    down, right = (stride // dtype.itemsize for stride in strides)
+    if right == 1 and down >= shape[1]:
         return b"N", down
-    if down == 1 and right >= x.shape[0]:
+    if down == 1 and right >= shape[0]:
         return b"T", right
     return None
 
 
-def _has_whole_steps(x: np.ndarray) -> bool:
-    """Whether its strides are numbers of elements, none below 0. Those of a field of records may not be."""
-    return all(stride >= 0 and stride % x.itemsize == 0 for stride in x.strides)
+def _kind(x: np.ndarray) -> tuple[np.dtype, tuple, tuple]:
+    """All that decides how a product is computed. The strides are in bytes."""
+    return x.dtype, x.shape, x.strides
+
+
+def _is_matrix(dtype: np.dtype, shape: tuple, strides: tuple) -> bool:
+    """Whether it has rows, columns, elements, and no stride below 0 or between two elements.
+
+    (A stride between two elements is that of a field of records.)
+    """
+    whole = all(stride >= 0 and stride % dtype.itemsize == 0 for stride in strides)
+    return len(shape) == 2 and 0 not in shape and dtype.name in DTYPES and whole
 
 
 # -- In bfloat16 --------------------------------------------------------------------------------------
@@ -124,24 +134,17 @@ def bfloat16() -> Product:
     oneDNN makes code for a product of given shapes and strides (a "primitive"), which is kept. Unlike its
     function ``dnnl_gemm_bf16bf16f32``, this makes good use of AMX. Raises UserError without oneDNN.
     """
-    library, of_thread = load(), _Primitives(load())
+    of_thread = _Primitives(load())
 
     def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> bool:
-        arrays = (a, b, out)
-        if not all(map(_is_matrix, arrays)):
-            return False
-        with _OneThread(library):
-            primitive = of_thread.find(tuple((x.dtype.name, x.shape, x.strides) for x in arrays))
+        with _OneThread():
+            primitive = of_thread.find(_kind(a), _kind(b), _kind(out))
             if primitive is None:
                 return False
-            primitive.compute(arrays)
+            primitive.compute(a, b, out)
             return True
 
     return multiply
-
-
-def _is_matrix(x: np.ndarray) -> bool:
-    return x.ndim == 2 and x.size > 0 and x.dtype.name in DTYPES and _has_whole_steps(x)
 
 
 class _Primitives(threading.local):
@@ -166,10 +169,10 @@ class _Primitive:
         roles = SOURCE, WEIGHTS, DESTINATION
         self._arguments = (_Argument * 3)(*map(_Argument, roles, (memory.value for memory in memories)))
 
-    def compute(self, arrays: tuple[np.ndarray, ...]) -> None:
+    def compute(self, *arrays: np.ndarray) -> None:
         """Compute it for these arrays."""
         for memory, array in zip(self._memories, arrays, strict=True):
-            _call(self._library.dnnl_memory_set_data_handle, memory, ctypes.c_void_p(array.ctypes.data))
+            _call(_openmp().dnnl_memory_set_data_handle, memory, ctypes.c_void_p(array.ctypes.data))
         _call(self._library.dnnl_primitive_execute, self._made, self._stream, 3, self._arguments)
 
     def __del__(self):
@@ -179,9 +182,11 @@ class _Primitive:
 
 
 def _make_primitive(
-    library: ctypes.CDLL, engine: ctypes.c_void_p, stream: ctypes.c_void_p, kinds: tuple
+    library: ctypes.CDLL, engine: ctypes.c_void_p, stream: ctypes.c_void_p, *kinds: tuple
 ) -> _Primitive | None:
-    """Of arrays with these dtypes, shapes and strides (in bytes). None if oneDNN has no code for them."""
+    """Of arrays of these kinds. None if they are no matrices, or if oneDNN has no code for them."""
+    if not all(_is_matrix(*kind) for kind in kinds):
+        return None
     layouts = [_describe(library, *kind) for kind in kinds]
     description, made = ctypes.c_void_p(), ctypes.c_void_p()
     source, weights, destination = layouts
@@ -200,11 +205,11 @@ def _make_primitive(
     return _Primitive(library, stream, made, memories)
 
 
-def _describe(library: ctypes.CDLL, dtype: str, shape: tuple, strides: tuple) -> ctypes.c_void_p:
-    layout, sizes, itemsize = ctypes.c_void_p(), ctypes.c_int64 * 12, np.dtype(dtype).itemsize
-    steps = sizes(*(stride // itemsize for stride in strides))
+def _describe(library: ctypes.CDLL, dtype: np.dtype, shape: tuple, strides: tuple) -> ctypes.c_void_p:
+    layout, sizes = ctypes.c_void_p(), ctypes.c_int64 * 12
+    steps = sizes(*(stride // dtype.itemsize for stride in strides))
     create = library.dnnl_memory_desc_create_with_strides
-    _call(create, ctypes.byref(layout), len(shape), sizes(*shape), DTYPES[dtype], steps)
+    _call(create, ctypes.byref(layout), len(shape), sizes(*shape), DTYPES[dtype.name], steps)
     return layout
 
 

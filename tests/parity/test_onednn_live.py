@@ -49,6 +49,21 @@ def test_what_it_does_not_take_is_left_to_numpy():
     assert np.array_equal(out, a.astype("float64") @ b.astype("float64"))
 
 
+@pytest.mark.parametrize("name", ["onednn", "bfloat16"])
+def test_a_product_opens_no_library(monkeypatch, name):
+    """Opening it takes longer than a small product."""
+    if not is_available(name):
+        pytest.skip(f"there are no {name} products here")
+    use_products(name)
+    a, b, out = draw(3, 4), draw(4, 5), np.empty((3, 5), np.float32)
+    multiply(a, b, out)
+    monkeypatch.setattr(onednn_library.ctypes, "CDLL", None)
+    monkeypatch.setattr(onednn_library.ctypes, "PyDLL", None)
+    out[...] = 0
+    multiply(a, b, out)
+    assert np.linalg.norm(out - a @ b) <= 0.02 * np.linalg.norm(a @ b)
+
+
 def test_two_threads_at_once_compute_what_one_does():
     a, b = draw(512, 256), draw(256, 128)
     alone = np.empty((512, 128), np.float32)
