@@ -40,6 +40,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N")
     parser.add_argument("--time", action="store_true", help="only measure how long a step takes")
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="where runs compute: cpu or cuda")
     parser.add_argument("--folder", type=Path, default=Path("runs/speedrun"), help="texts and runs go here")
     options = parser.parse_args()
     try:
@@ -57,7 +58,8 @@ def main() -> int:
                 time_steps(opened, chosen)
             else:
                 for name, seed in itertools.product(chosen, options.seeds):
-                    run(opened, name, chosen[name], seed, options.folder, records[name].get("trial"))
+                    trial = records[name].get("trial")
+                    run(opened, name, chosen[name], seed, options.folder, trial, options.device)
         write_page(read_records(), read_results(), RESULTS)
     except UserError as error:
         print(f"benchmarks.speedrun: error: {error}", file=sys.stderr)
@@ -90,16 +92,26 @@ def read_results() -> dict[str, Any]:
 
 
 def run(
-    track: Track, name: str, settings: Mapping[str, Any], seed: int, folder: Path, trial: str | None = None
+    track: Track,
+    name: str,
+    settings: Mapping[str, Any],
+    seed: int,
+    folder: Path,
+    trial: str | None = None,
+    device: str = "cpu",
 ) -> None:
-    """Take one run of a record, and keep what it reached. One that was killed is resumed, a trial anew."""
+    """Take one run of a record, and keep what it reached. One that was killed is resumed, a trial anew.
+
+    It computes in float32 on any device, so losses from a GPU differ from a CPU's by rounding only.
+    """
     own = {"seed": seed, "name": f"{name.replace('/', '-')}-{seed}", "out": str(folder / "runs")}
-    report = {"device": "cpu", "log_every": 10, "eval_every": 100, "keep_checkpoints": 1}
+    report = {"log_every": 10, "eval_every": 100, "keep_checkpoints": 1}
+    own |= {"device": device, "precision": "float32"}
     chosen = with_track(report | dict(settings) | own | {"threads": get_threads()}, track)
     begun = any(chosen.folder.glob("checkpoint-*"))
     chosen = chosen.replace(overwrite=begun) if trial else chosen.replace(resume=begun)
     with TRIALS[trial]() if trial else contextlib.nullcontext():
-        summary = pretrain(chosen, track.held_out)
+        summary = pretrain(chosen, track.held_out, (track.tokenizer, track.prepared))
     found = read_json(chosen.folder / "results.json", "file that a finished run leaves")
     if found["tokens"] > track.passes * found["training_text"]["tokens"]:
         raise UserError(f"{name} reads more than {track.passes} times the text of the track {track.name}")

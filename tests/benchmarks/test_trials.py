@@ -156,7 +156,7 @@ def test_a_trial_lasts_as_long_as_its_run(monkeypatch, tmp_path):
     lasting = []
     monkeypatch.setattr(speedrun, "RESULTS", tmp_path)
 
-    def stop(settings, held_out):
+    def stop(settings, held_out, text):
         lasting.append((len(settings.phases()), settings.overwrite, settings.resume))
         raise KeyboardInterrupt
 
@@ -165,7 +165,7 @@ def test_a_trial_lasts_as_long_as_its_run(monkeypatch, tmp_path):
     (tmp_path / "runs" / "docs-a-0" / "checkpoint-1").mkdir(parents=True)
 
     class NoTrack:
-        held_out = None
+        held_out = tokenizer = prepared = None
 
     for trial in ("growing-batch", None):
         with pytest.raises(KeyboardInterrupt):
