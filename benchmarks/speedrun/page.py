@@ -24,10 +24,10 @@ def write_page(
 ) -> None:
     """Write ``speedrun.md`` and ``speedrun.png`` from the records and what their runs reached."""
     measured: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
-    for track, record in records:
-        found = results.get(f"{track}/{record['name']}", {"runs": {}})
-        if found["runs"]:
-            measured.setdefault(track, []).append((record, found))
+    for track, group in itertools.groupby(records, key=lambda one: one[0]):
+        rows = [(record, results.get(f"{track}/{record['name']}", {"runs": {}})) for _, record in group]
+        if rows[0][1]["runs"]:  # all others are compared with the first
+            measured[track] = [(record, found) for record, found in rows if found["runs"]]
     parts = [
         "# Records: time to a loss",
         paragraph("""

@@ -114,6 +114,10 @@ def test_the_page_and_the_picture(track, tmp_path, monkeypatch):
     records_above, tried = (tmp_path / "speedrun.md").read_text().split(" nats), with its other settings:")
     assert "| c | 9.500 | 2 | 0.0 | 1 |\n\n- **c**: c, of course." in tried and "**c**" not in records_above
     assert (tmp_path / "speedrun.png").stat().st_size > 1000
+    results["10m/b"] = results["docs/b"]
+    write_page([*records, *(("10m", record) for _, record in records)], results, tmp_path)
+    # Without the first record of a track there is nothing to compare with.
+    assert "Ten million" not in (tmp_path / "speedrun.md").read_text()
 
 
 def test_a_curve_is_the_mean_of_the_seeds():
