@@ -51,15 +51,15 @@ class _OneThread:
     """Within this block oneDNN computes with the thread that calls it; the kernels have their own threads."""
 
     def __enter__(self) -> None:
-        self._before = _openmp().omp_get_max_threads()
-        _openmp().omp_set_num_threads(1)  # of this thread only
+        self._before = _for_short_calls().omp_get_max_threads()
+        _for_short_calls().omp_set_num_threads(1)  # of this thread only
 
     def __exit__(self, *error: object) -> None:
-        _openmp().omp_set_num_threads(self._before)
+        _for_short_calls().omp_set_num_threads(self._before)
 
 
 @functools.cache
-def _openmp() -> ctypes.PyDLL:
+def _for_short_calls() -> ctypes.PyDLL:
     """The library, for calls that take less than a microsecond: they hold on to the interpreter's lock.
 
     To get it back, a thread may have to wait for another.
@@ -172,7 +172,7 @@ class _Primitive:
     def compute(self, *arrays: np.ndarray) -> None:
         """Compute it for these arrays."""
         for memory, array in zip(self._memories, arrays, strict=True):
-            _call(_openmp().dnnl_memory_set_data_handle, memory, ctypes.c_void_p(array.ctypes.data))
+            _call(_for_short_calls().dnnl_memory_set_data_handle, memory, ctypes.c_void_p(array.ctypes.data))
         _call(self._library.dnnl_primitive_execute, self._made, self._stream, 3, self._arguments)
 
     def __del__(self):

@@ -105,9 +105,9 @@ def run(
     It computes in float32 on any device, so losses from a GPU differ from a CPU's by rounding only.
     """
     own = {"seed": seed, "name": f"{name.replace('/', '-')}-{seed}", "out": str(folder / "runs")}
+    machine = {"device": device, "precision": "float32", "threads": get_threads()}
     report = {"log_every": 10, "eval_every": 100, "keep_checkpoints": 1}
-    own |= {"device": device, "precision": "float32"}
-    chosen = with_track(report | dict(settings) | own | {"threads": get_threads()}, track)
+    chosen = with_track(report | dict(settings) | own | machine, track)
     begun = any(chosen.folder.glob("checkpoint-*"))
     chosen = chosen.replace(overwrite=begun) if trial else chosen.replace(resume=begun)
     with TRIALS[trial]() if trial else contextlib.nullcontext():
