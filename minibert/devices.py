@@ -30,7 +30,10 @@ class Device:
 
 
 def describe_processor(device: Device) -> str:
-    """The name of the processor: the GPU's own, or the CPU's as Linux (elsewhere Python) reports it."""
+    """The name of the processor: the GPU's own, or the CPU's as Linux (elsewhere Python) reports it.
+
+    Linux also tells the family and the widest vector instructions: "AMD EPYC (family 25, AVX2)".
+    """
     if device.name.startswith("cuda:"):
         number = int(device.name.removeprefix("cuda:"))
         return device.xp.cuda.runtime.getDeviceProperties(number)["name"].decode()
@@ -38,7 +41,12 @@ def describe_processor(device: Device) -> str:
     if not told:
         return platform.processor() or platform.machine()
     name = told.get("model name", platform.machine())
-    return f"{name} (family {told['cpu family']})" if "cpu family" in told else name
+    if "cpu family" not in told:
+        return name
+    # AMD's Zen 3 and Zen 4 have one name and one family, but vectors of 256 and of 512 bits.
+    flags = told.get("flags", "").split()
+    vectors = ", AVX-512" if "avx512f" in flags else ", AVX2" if "avx2" in flags else ""
+    return f"{name} (family {told['cpu family']}{vectors})"
 
 
 def processor_facts() -> dict[str, str]:

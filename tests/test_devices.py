@@ -7,7 +7,8 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from minibert.devices import Device, resolve_device
+from minibert import devices
+from minibert.devices import Device, describe_processor, resolve_device
 from minibert.errors import UserError
 
 
@@ -161,3 +162,20 @@ def test_a_device_that_does_not_exist(pretend, name):
     with pytest.raises(UserError, match="expected auto, cpu, cuda or cuda:N") as caught:
         resolve_device(name)
     assert repr(name) in str(caught.value)
+
+
+def test_processors_of_one_family_are_told_apart_by_their_vectors(monkeypatch):
+    """AMD's Zen 3 and Zen 4, as their virtual machines describe them."""
+    facts = {"model name": "AMD EPYC", "cpu family": "25", "flags": "fma avx avx2"}
+    monkeypatch.setattr(devices, "processor_facts", lambda: facts)
+    assert describe_processor(resolve_device("cpu")) == "AMD EPYC (family 25, AVX2)"
+    facts["flags"] += " avx512f avx512_bf16"
+    assert describe_processor(resolve_device("cpu")) == "AMD EPYC (family 25, AVX-512)"
+
+
+def test_a_processor_without_avx_or_family_is_described_by_what_is_known(monkeypatch):
+    facts = {"model name": "Some CPU", "cpu family": "6", "flags": "sse2"}
+    monkeypatch.setattr(devices, "processor_facts", lambda: facts)
+    assert describe_processor(resolve_device("cpu")) == "Some CPU (family 6)"
+    del facts["cpu family"]
+    assert describe_processor(resolve_device("cpu")) == "Some CPU"
