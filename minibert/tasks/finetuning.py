@@ -26,6 +26,7 @@ from minibert.ranks import world
 from minibert.settings import read_settings
 from minibert.tasks.distillation import ask_teacher
 from minibert.tasks.finetuning_settings import FinetuneSettings, split_settings
+from minibert.tasks.fingerprint import hash_weights
 from minibert.tasks.frozen import FrozenEncoder
 from minibert.tasks.model_card import write_model_card
 from minibert.tasks.predict import examples_of_lines
@@ -159,7 +160,7 @@ class Data:
     train: Sequence[Any]
     dev: Sequence[Any]
     features: Sequence[Feature]  # the examples of ``train`` written out
-    digest: str  # of the examples
+    digest: str  # of the examples, and of the teacher's weights
     skipped: int  # examples left out
     unlabelled: Sequence[Any] = ()  # examples that the teacher labels
     teacher: BertForSequenceClassification | None = None  # whose layers are imitated
@@ -255,7 +256,12 @@ def _ask_teacher(settings: FinetuneSettings, data: Data, device: Device) -> Data
         unlabelled=data.unlabelled,
         same_vocabulary=settings.imitates_layers,
     )
-    return replace(data, features=features, teacher=teacher if settings.imitates_layers else None)
+    return replace(
+        data,
+        features=features,
+        digest=f"{data.digest}, teacher {hash_weights(teacher).hexdigest()}",
+        teacher=teacher if settings.imitates_layers else None,
+    )
 
 
 def _check_model(settings: FinetuneSettings, task: Task) -> None:
@@ -292,7 +298,8 @@ class _Restart:
             data.task.frozen_encoder = FrozenEncoder(self.model, pad_id, size, Path(settings.out), run.ranks)
         self.trainer = self._make_trainer(run)
         if checkpoint is not None:
-            run.restore(self.trainer, checkpoint, data.digest, "the data files")
+            kept = "the data files or the teacher" if settings.teacher else "the data files"
+            run.restore(self.trainer, checkpoint, data.digest, kept)
 
     def _make_trainer(self, run: Run) -> Trainer:
         settings, task = self.settings, self.data.task

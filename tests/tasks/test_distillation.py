@@ -126,6 +126,26 @@ def test_a_run_with_a_teacher_goes_on_to_the_same_bits(monkeypatch):
         finetune(**student | {"teacher": None}, name="killed", resume=True)
 
 
+def test_a_run_does_not_go_on_with_other_weights_of_its_teacher(tmp_path, monkeypatch):
+    teacher = str(shutil.copytree(TEACHER, tmp_path / "teacher"))
+    student = settings(train="train.tsv", model="small", teacher=teacher, epochs=1.0, save_every=5)
+    take = finetuning.Trainer.run
+
+    def stop(trainer, *_):
+        take(trainer, 5)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finetuning.Trainer, "run", stop)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(**student, name="other-teacher")
+    task, model = open_task(teacher)
+    model.buffers.value *= 1.5
+    task.save(model, teacher)
+    with pytest.raises(UserError, match="the data files or the teacher changed since this run began"):
+        finetune(**student, name="other-teacher", resume=True)
+
+
 def test_the_teachers_scores_are_in_the_order_of_the_students_labels():
     teacher_task, teacher = open_task(TEACHER)
     examples = teacher_task.read("dev.tsv")
