@@ -156,7 +156,7 @@ def compare_processors(measured: Sequence[Results]) -> str:
     about = paragraph("""
         Someone else's time divided by ours, so that a figure above 1 means that minibert is faster: medians
         of paired rounds, with quartiles in brackets. "Ours" is with NumPy's products or with oneDNN's,
-        whichever are faster, where both were measured. The head of each column leads to a page with
+        whichever are faster, where both were measured. The heading of each column links to a page with
         everything that was measured on that processor, on how many cores, when and how.""")
     return "\n\n".join(["# Processors side by side", about, table(["", *columns], rows)]) + "\n"
 
@@ -169,8 +169,8 @@ def write_report(results: Results) -> Path:
     sections = [
         paragraph(f"""
             Medians, with quartiles in brackets. Contenders run in processes of their own and take turns
-            of about a second; a ratio is taken between times of the same round. All raw times are in
-            `{results.path.name}`. `make bench` measures everything anew that needs no GPU,
+            of about a second (or of --seconds); a ratio is taken between times of the same round. All raw
+            times are in `{results.path.name}`. `make bench` measures everything anew that needs no GPU,
             `python -m benchmarks gpu_step` what needs one."""),
         table(["what", "aim: at least", "measured"], aims),
     ]

@@ -19,8 +19,9 @@ PROGRAM = "benchmarks.ablations"
 LIMITS = """\
 ## What this scale cannot show
 
-BERT read 3.3 billion words some 40 times. The models that were pre-trained for this page (all but mini and
-MiniLM) have read two to four million tokens once. They know which words are frequent and which stand beside
+BERT read 3.3 billion words some 40 times. The models that were pre-trained for this page (all but MiniLM
+and the second mini, which came with the package before the present one) have read two to four million
+tokens once. They know which words are frequent and which stand beside
 each other, and little more.
 
 - Minimal pairs (BLiMP) are near 50 %, which is chance. So a difference of a point there says nothing.

@@ -24,8 +24,8 @@ LINES = ("-", ":", "--")  # fine-tuned, the last two, the last four
 FOUND = paragraph("""
     *Here.* As in the paper, fine-tuning is best, the last four layers side by side come next, and the last
     layer by itself is not the one to read: in MiniLM the fourth of six layers has twice its score. Its last
-    layer was trained to make vectors of whole sentences. In mini, fixed features are far behind
-    fine-tuning.""")
+    layer was trained to make vectors of whole sentences. In the second mini, fixed features are
+    far behind fine-tuning.""")
 PAPER = paragraph("""
     *Elsewhere.* Devlin et al. 2019, table 7 (base, CoNLL-2003, F1 on dev data): fine-tuned 96.4; features of
     the embeddings 91.0, of the second-to-last layer 95.6, of the last 94.9, of the last four side by side

@@ -27,15 +27,17 @@ def write_page(
     for track, group in itertools.groupby(records, key=lambda one: one[0]):
         rows = [(record, results.get(f"{track}/{record['name']}", {"runs": {}})) for _, record in group]
         if rows[0][1]["runs"]:  # all others are compared with the first
-            measured[track] = [(record, found) for record, found in rows if found["runs"]]
+            measured[track] = [
+                (record, found) for record, found in rows if found["runs"] or not record.get("tried")
+            ]
     parts = [
         "# Records: time to a loss",
         paragraph("""
             Written by `python -m benchmarks.speedrun`. Each record changes one thing about the one before it
-            in `records.toml`, and takes about as few steps as bring its loss to that of the first. The loss
-            is that of masked words on held-out batches, the same for all runs of a track: mean and standard
-            deviation over the seeds. Steps were timed in turn in one process; time is that of all steps, and
-            of what comes before the first."""),
+            in `records.toml`, and takes about as few steps as bring its loss to that of the first. (A record
+            with 0 seeds has not been run.) The loss is that of masked words on held-out batches, the same for
+            all runs of a track: mean and standard deviation over the seeds. Steps were timed in turn in one
+            process; time is that of all steps, and of what comes before the first."""),
     ]
     for track, rows in measured.items():
         parts += [f"## {TITLES[track]}", *_section(rows)]
@@ -46,18 +48,18 @@ def write_page(
 
 
 def _section(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
-    first = _seconds(rows[0][1])
+    first = _seconds(*rows[0])
     cells, machines = [], set()
     records = [(record, found) for record, found in rows if not record.get("tried")]
     for record, found in records:
-        seconds = _seconds(found)
+        seconds = _seconds(record, found)
         times = ["–"] * 3
         if seconds:
             step = f"{found['time']['step_seconds'] * 1e3:.0f}"
             times = [step, format_seconds(seconds), f"{first / seconds:.2f}" if first else "–"]
             machine = found["time"]["machine"]
             machines.add(f"{machine['processor']}, {machine['threads']} threads")
-        loss, steps, tokens, seeds = _reached(found)
+        loss, steps, tokens, seeds = _reached(record, found)
         cells.append([record["name"], loss, steps, tokens, *times, seeds])
     parts = [table(COLUMNS, cells), _whys(records), f"<sub>Timed on: {'; '.join(sorted(machines))}.</sub>"]
     return parts + _tried(rows)
@@ -69,16 +71,18 @@ def _tried(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[
     for is_tried, some in itertools.groupby(rows, key=lambda row: bool(row[0].get("tried"))):
         group = list(some)
         if is_tried:
-            told = f"Tried beside {base[0]['name']} ({_reached(base[1])[0]} nats), with its other settings:"
-            cells = [[record["name"], *_reached(found)] for record, found in group]
+            told = f"Tried beside {base[0]['name']} ({_reached(*base)[0]} nats), with its other settings:"
+            cells = [[record["name"], *_reached(record, found)] for record, found in group]
             parts += [told, table([*COLUMNS[:4], COLUMNS[-1]], cells), _whys(group)]
         base = group[-1]
     return parts
 
 
-def _reached(found: Mapping[str, Any]) -> list[str]:
+def _reached(record: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     """Loss, steps, million tokens and seeds of the runs."""
     runs = list(found["runs"].values())
+    if not runs:
+        return ["–", f"{record['settings']['steps']:,}", "–", "0"]
     tokens = f"{np.mean([run['tokens'] for run in runs]) / 1e6:.1f}"
     return [_spread([run["loss"] for run in runs], 3), f"{runs[0]['steps']:,}", tokens, str(len(runs))]
 
@@ -87,12 +91,11 @@ def _whys(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> str:
     return "\n".join(f"- **{record['name']}**: {record['why']}" for record, _ in rows)
 
 
-def _seconds(found: Mapping[str, Any]) -> float | None:
-    """How long a run takes on an idle machine, if its steps have been timed."""
-    if "time" not in found:
+def _seconds(record: Mapping[str, Any], found: Mapping[str, Any]) -> float | None:
+    """How long a run takes on an idle machine, if its steps have been timed and its loss is known."""
+    if "time" not in found or not found["runs"]:
         return None
-    steps = next(iter(found["runs"].values()))["steps"]
-    return found["time"]["start_seconds"] + steps * found["time"]["step_seconds"]
+    return found["time"]["start_seconds"] + record["settings"]["steps"] * found["time"]["step_seconds"]
 
 
 def _spread(values: list[float], digits: int) -> str:
@@ -113,7 +116,7 @@ def plot(measured: Mapping[str, Any], path: Path) -> None:
     """Loss against minutes of training, a line for each record that has been timed: the mean of its seeds."""
     figure, axes = new_axes(5.5 * len(measured), 4, ncols=len(measured), squeeze=False)
     for one, (track, rows) in zip(axes[0], measured.items(), strict=True):
-        timed = [(record, found) for record, found in rows if "time" in found]
+        timed = [(record, found) for record, found in rows if "time" in found and found["runs"]]
         for record, found in timed:
             one.plot(*curve(found), linewidth=1.4, label=record["name"])
         if timed:

@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
         commands,
         "explain",
         _run,
-        "show which words made a model's answer so",
+        "show which words led to a model's answer",
         'minibert explain --model runs/sst2/best "a fine film"',
         'minibert explain --model runs/wnut17/best "he went to london" --word 4 --target O',
         'minibert explain "the capital of france is [MASK] ." --html capital.html',

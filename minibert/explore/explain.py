@@ -1,4 +1,4 @@
-"""Which words made it so: three answers for one text, side by side, and how far the first can be trusted."""
+"""Which words led to the answer: three methods side by side, and how far the first can be trusted."""
 
 import math
 from dataclasses import dataclass

@@ -31,7 +31,7 @@ class Observer:
     A model with heads puts ``bert.`` in front of them. Subclasses override what they need. A plain function
     ``f(name, value)`` can serve as an observer that looks at, or replaces, values of the forward pass only.
 
-    An encoder that recomputes its layers shows the values inside them a second time, during the backward pass.
+    An encoder that recomputes its layers shows the values inside them again during the backward pass.
     """
 
     def wants(self, name: str) -> bool:

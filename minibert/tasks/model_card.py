@@ -93,7 +93,7 @@ KINDS: dict[type[PretrainedModel], Kind] = {  # by BERT's class for the same
 }
 
 LIMITS = (
-    "How good it is on data other than that named here was not measured.",
+    "This card does not say how good it is on data other than that named here.",
     "It may have learned what its texts get wrong or leave out; this was not examined.",
 )
 

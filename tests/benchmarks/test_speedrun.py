@@ -100,15 +100,20 @@ def test_the_page_and_the_picture(track, tmp_path, monkeypatch):
     assert results["docs/b"]["time"]["start_seconds"] > 0
     results["docs/a"]["time"] |= {"step_seconds": 60.0, "start_seconds": 0.0}
     results["docs/b"]["time"] |= {"step_seconds": 10.0, "start_seconds": 10.0}
-    records = [("docs", {"name": name, "why": f"{name}, of course."}) for name in ("a", "b", "c")]
+    records = [
+        ("docs", {"name": name, "why": f"{name}, of course.", "settings": {"steps": 2}})
+        for name in ("a", "b", "c", "d")
+    ]
+    records[3] = ("docs", records[3][1] | {"tried": True})
     write_page(records, results, tmp_path)
     page = (tmp_path / "speedrun.md").read_text()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if "| 2 |" in line]
     assert [(row[0], row[2], *row[4:]) for row in rows] == [
         ("a", "2", "60000", "2:00", "1.00", "1"),
         ("b", "2", "10000", "0:30", "4.00", "1"),
+        ("c", "2", "–", "–", "–", "0"),  # which has not been run
     ]
-    assert "- **b**: b, of course." in page and "**c**" not in page  # which has not been run
+    assert "- **b**: b, of course." in page and "**d**" not in page
     results["docs/c"] = {"runs": {"0": results["docs/a"]["runs"]["0"] | {"loss": 9.5}}}
     write_page([*records[:2], ("docs", records[2][1] | {"tried": True})], results, tmp_path)
     records_above, tried = (tmp_path / "speedrun.md").read_text().split(" nats), with its other settings:")

@@ -132,7 +132,7 @@ def ask(browser, typed):
 
 
 def busy(browser):
-    """Does it still ask which words made it so?"""
+    """Does it still ask which words led to the answer?"""
     return browser.execute_script("return document.getElementById('words').ariaBusy !== 'false'")
 
 

@@ -1,4 +1,4 @@
-"""Which words made it so: each method against a computation of another kind."""
+"""Which words led to the answer: each method against a computation of another kind."""
 
 import dataclasses
 import json
