@@ -19,6 +19,9 @@ else:
     import fcntl
 
 
+OLD = "old"  # inside the temporary folder: the folder that is being replaced
+
+
 @contextmanager
 def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     """Open a file for writing that appears at ``path`` only once it is complete and on the disk.
@@ -63,17 +66,41 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
                 if file.is_file():
                     _sync(file)
             if path.is_dir():
-                os.replace(path, workshop / "old")
+                os.replace(path, workshop / OLD)
             os.replace(new, path)
             _sync_folder(path.parent)
     finally:
+        _put_back(workshop, path)
         shutil.rmtree(workshop, ignore_errors=True)
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a killed process was writing in a folder where no other process is at work.
+
+    A folder that it had moved aside, and not yet replaced, is put back.
+    """
+    for path in folder.glob(".*.part"):
+        if path.is_dir():
+            _put_back(path, folder / path.name[1:].rsplit(".", 2)[0])
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _put_back(workshop: Path, path: Path) -> None:
+    """Move the old folder back to ``path`` if it was moved aside and nothing has come in its place."""
+    if (workshop / OLD).is_dir() and not path.exists():
+        os.replace(workshop / OLD, path)
+
+
 def write_text(path: str | Path, text: str) -> None:
-    """Write ``text`` as UTF-8, atomically."""
+    """Write ``text`` as UTF-8, atomically.
+
+    Bytes of file names that are not UTF-8, which Python keeps as halves of surrogate pairs, are written as
+    ``\\udcXX``. JSON reads this back as the same name.
+    """
     with atomic_file(path) as file:
-        file.write(text.encode("utf-8"))
+        file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def write_json(path: str | Path, value: Any) -> None:
@@ -121,8 +148,9 @@ def read_json(path: str | Path, what: str = "file") -> Any:
 # EEXIST: a file stands where a folder is needed; ENOENT: nothing can be made here, as in /proc.
 _NOT_WRITABLE = (
     *(errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT),
-    *(errno.ENAMETOOLONG, errno.ELOOP),
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.EBUSY),
 )
+DISK_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))  # the disk is, or one's share of it
 
 
 @contextmanager
@@ -131,7 +159,7 @@ def explain_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        if error.errno in DISK_FULL:
             raise UserError(
                 f"{path}: no space left on the device; free some or choose another folder"
             ) from error

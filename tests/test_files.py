@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import pytest
 
+from minibert import files
 from minibert.errors import UserError
 from minibert.files import (
     atomic_file,
@@ -19,6 +20,7 @@ from minibert.files import (
     lock,
     read_json,
     read_text,
+    remove_unfinished,
     write_json,
     write_text,
 )
@@ -79,6 +81,12 @@ def test_file_on_a_full_disk(tmp_path, full_disk):
     with pytest.raises(UserError, match=r"a\.bin: no space left on the device"), atomic_file(path) as file:
         file.write(b"lost")
     assert names(tmp_path) == []
+
+
+@pytest.mark.skipif(not hasattr(errno, "EDQUOT"), reason="needs a system with quotas")
+def test_file_beyond_the_quota(tmp_path):
+    with pytest.raises(UserError, match="no space left on the device"), atomic_file(tmp_path / "a.bin"):
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full, which Linux has")
@@ -209,6 +217,46 @@ def test_folder_is_whole_even_while_the_old_one_is_deleted(tmp_path, monkeypatch
     assert seen and set(seen) == {"new"}
 
 
+def between_renames(monkeypatch, stop):
+    """Renaming is possible once, and then stops whoever tries it; the old folder has been moved aside."""
+    replace, calls = os.replace, []
+
+    def replace_once(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise stop
+        replace(*arguments)
+
+    monkeypatch.setattr(os, "replace", replace_once)
+
+
+def test_folder_that_was_moved_aside_comes_back(tmp_path, monkeypatch):
+    path = tmp_path / "best"
+    path.mkdir()
+    (path / "old").write_text("x")
+    between_renames(monkeypatch, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt), atomic_folder(path) as folder:
+        (folder / "new").write_text("whole")
+    assert names(path) == ["old"]
+    assert names(tmp_path) == ["best"]
+
+
+def test_folder_that_was_moved_aside_comes_back_after_a_kill(tmp_path, monkeypatch):
+    path = tmp_path / "best.of.all"
+    path.mkdir()
+    (path / "old").write_text("x")
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr(shutil, "rmtree", lambda *_, **__: None)
+        patch.setattr(files, "_put_back", lambda *_: None)
+        between_renames(patch, KeyboardInterrupt())
+        with atomic_folder(path) as folder:
+            (folder / "new").write_text("whole")
+    assert not path.exists()
+    remove_unfinished(tmp_path)
+    assert names(path) == ["old"]
+    assert names(tmp_path) == ["best.of.all"]
+
+
 def test_folder_on_a_full_disk(tmp_path, full_disk):
     path = tmp_path / "checkpoint"
     path.mkdir()
@@ -249,6 +297,12 @@ def test_json_round_trip(tmp_path):
     write_json(tmp_path / "a.json", value)
     assert read_json(tmp_path / "a.json") == value
     assert "ß" in (tmp_path / "a.json").read_text(encoding="utf-8"), "for people to read"
+
+
+def test_names_that_are_not_utf_8_are_read_back_from_json(tmp_path):
+    name = os.fsdecode(b"caf\xe9.tsv")
+    write_json(tmp_path / "config.json", {"train": name})
+    assert read_json(tmp_path / "config.json") == {"train": name}
 
 
 def test_json_that_cannot_be_written_leaves_the_old_file(tmp_path):

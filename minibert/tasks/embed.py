@@ -1,5 +1,6 @@
 """Turning texts into vectors that can be compared by their cosine."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from minibert.heads import SentenceEncoder
 from minibert.heads.outputs import SentenceOutput
 from minibert.nn import Context
 from minibert.ranks import Ranks
-from minibert.tasks.fingerprint import hash_weights
+from minibert.tasks.fingerprint import describe_tokenizer
 from minibert.tasks.shared import share_out
 from minibert.text import PretrainedTokenizer, open_tokenizer
 from minibert.text.words import Pieces, pieces_of
@@ -233,10 +234,11 @@ class TextEncoder:
         It is made from the parameters, the vocabulary and its options, pooling and max_length. Names of
         folders do not count, nor does ``normalise``, which only changes a vector's length.
         """
-        digest = hash_weights(self.model)
-        tokenizer = self.tokenizer
-        options = [getattr(tokenizer, name) for name in tokenizer.config_keys if name != "model_max_length"]
-        told = [self.model.pooling, self.max_length, tokenizer.tokens, options, *tokenizer.rules()]
+        digest = hashlib.sha256()
+        for name, parameter in sorted(self.model.named_parameters()):
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(to_numpy(parameter.value), "<f4").data)
+        told = [self.model.pooling, self.max_length, *describe_tokenizer(self.tokenizer)]
         digest.update(json.dumps(told).encode())
         return digest.hexdigest()
 

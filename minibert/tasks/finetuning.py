@@ -26,7 +26,7 @@ from minibert.ranks import world
 from minibert.settings import read_settings
 from minibert.tasks.distillation import ask_teacher
 from minibert.tasks.finetuning_settings import FinetuneSettings, split_settings
-from minibert.tasks.fingerprint import hash_weights
+from minibert.tasks.fingerprint import fingerprint
 from minibert.tasks.frozen import FrozenEncoder
 from minibert.tasks.model_card import write_model_card
 from minibert.tasks.predict import examples_of_lines
@@ -38,6 +38,8 @@ from minibert.train import Trainer
 from minibert.train.checkpoint import Checkpoint, describe_environment, list_checkpoints, open_checkpoint
 from minibert.train.metrics import peak_memory, read_metrics, without_nan
 from minibert.variants import open_config
+
+ORIGINS = "the data files, the model to begin from or the teacher"  # what must not change before a resume
 
 
 def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:
@@ -73,10 +75,14 @@ def finetune(source: str = "settings", /, **values: Any) -> dict[str, Any]:
 
 
 def _finetune(run: Run, settings: FinetuneSettings, options: TaskOptions) -> dict[str, Any]:
-    ended, checkpoint = _find_start(run, settings)
+    begun, checkpoint = _find_start(run, settings)
+    ended = begun["runs"]
     run.prepare_machine()
     data = read_data(settings, options)
     data.task.ranks = run.ranks
+    if ended:
+        kept = begun.get("trained_on", data.digest)  # minibert 0.1 did not write it at first
+        run.check_trained_on(kept, data.digest, run.folder / "results.json", ORIGINS)
     left = set(settings.seeds) - {restart["seed"] for restart in ended}
     if settings.teacher is not None and left:
         data = _ask_teacher(settings, data, run.device)
@@ -107,26 +113,26 @@ def _finetune(run: Run, settings: FinetuneSettings, options: TaskOptions) -> dic
 # -- Before ------------------------------------------------------------------------------------------
 
 
-def _find_start(run: Run, settings: FinetuneSettings) -> tuple[list[dict[str, Any]], Checkpoint | None]:
-    """What a run to be resumed has done: the results of the restarts that have ended, then a checkpoint.
+def _find_start(run: Run, settings: FinetuneSettings) -> tuple[dict[str, Any], Checkpoint | None]:
+    """What a run to be resumed has done: its results so far, with the ``runs`` that ended; then a checkpoint.
 
     Raises UserError if the folder of the run does not allow what is asked for.
     """
     if not settings.resume:
         run.check_new(settings.model, settings.teacher)
-        return [], None
+        return {"runs": []}, None
     run.check_resumes(read_settings(run.folder / "config.json"))
-    results = _read_results(run.folder / "results.json")
-    if results is not None:
+    results = _read_results(run.folder / "results.json") or {"runs": []}
+    if results["runs"]:
         run.check_resumes(results["settings"])
-    ended = results["runs"] if results else []
-    left = [seed for seed in settings.seeds if seed not in [restart["seed"] for restart in ended]]
+    ended = [restart["seed"] for restart in results["runs"]]
+    left = [seed for seed in settings.seeds if seed not in ended]
     newest = newest_checkpoint(run.folder / f"seed-{left[0]}") if left else None
     if newest is None:
-        return ended, None
+        return results, None
     checkpoint = open_checkpoint(newest)
     run.check_resumes(checkpoint.state["settings"])
-    return ended, checkpoint
+    return results, checkpoint
 
 
 def _read_results(path: Path) -> dict[str, Any] | None:
@@ -160,7 +166,7 @@ class Data:
     train: Sequence[Any]
     dev: Sequence[Any]
     features: Sequence[Feature]  # the examples of ``train`` written out
-    digest: str  # of the examples, and of the teacher's weights
+    digest: str  # of the examples, the model to begin from and the teacher
     skipped: int  # examples left out
     unlabelled: Sequence[Any] = ()  # examples that the teacher labels
     teacher: BertForSequenceClassification | None = None  # whose layers are imitated
@@ -209,7 +215,8 @@ def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
     for line in faults.describe():
         print(line, flush=True)
     features = task.features(train, training=True)
-    read = (train, dev, unlabelled) if unlabelled else (train, dev)
+    models = [fingerprint(folder) for folder in (settings.model, settings.teacher) if folder is not None]
+    read = (train, dev, unlabelled, models)
     digest = hashlib.sha256(repr(read).encode()).hexdigest()
     data = Data(task, train, dev, features, digest, len(faults.skipped), unlabelled)
     print(data.describe(), flush=True)
@@ -256,12 +263,7 @@ def _ask_teacher(settings: FinetuneSettings, data: Data, device: Device) -> Data
         unlabelled=data.unlabelled,
         same_vocabulary=settings.imitates_layers,
     )
-    return replace(
-        data,
-        features=features,
-        digest=f"{data.digest}, teacher {hash_weights(teacher).hexdigest()}",
-        teacher=teacher if settings.imitates_layers else None,
-    )
+    return replace(data, features=features, teacher=teacher if settings.imitates_layers else None)
 
 
 def _check_model(settings: FinetuneSettings, task: Task) -> None:
@@ -298,8 +300,7 @@ class _Restart:
             data.task.frozen_encoder = FrozenEncoder(self.model, pad_id, size, Path(settings.out), run.ranks)
         self.trainer = self._make_trainer(run)
         if checkpoint is not None:
-            kept = "the data files or the teacher" if settings.teacher else "the data files"
-            run.restore(self.trainer, checkpoint, data.digest, kept)
+            run.restore(self.trainer, checkpoint, data.digest, ORIGINS)
 
     def _make_trainer(self, run: Run) -> Trainer:
         settings, task = self.settings, self.data.task
@@ -421,7 +422,8 @@ def _keep_best(run: Run, ended: Sequence[dict[str, Any]], restart: _Restart) -> 
     if _best_of(ended, _metric(restart.settings, restart.data.task)) is ended[-1]:
         with atomic_folder(run.folder / BEST) as unfinished:
             shutil.copytree(restart.folder / BEST, unfinished, dirs_exist_ok=True)
-    write_json(run.folder / "results.json", {"runs": ended, "settings": run.values()})
+    digest, settings = restart.data.digest, run.values()
+    write_json(run.folder / "results.json", {"runs": ended, "trained_on": digest, "settings": settings})
     _remove_leftovers(restart.folder)
 
 
@@ -444,6 +446,7 @@ def _finish(
         "began_from": settings.model,
         "examples": {**data.sizes(), "left_out": data.skipped},
         "runs": ended,
+        "trained_on": data.digest,
         "best": best,
         **_spread(scores),
         "peak_memory": peak_memory(run.device),

@@ -1,20 +1,25 @@
-"""The fingerprint of a model's weights, by which a run knows its teacher again, and an index its encoder."""
+"""Fingerprints: a run knows the models again that it began with, and an index the encoder of its vectors."""
 
 import hashlib
+import json
+from pathlib import Path
+from typing import Any
 
-import numpy as np
+from minibert.assets import model_folder
+from minibert.folders.weights import open_weights
+from minibert.text import PretrainedTokenizer, open_tokenizer
 
-from minibert.arrays import to_numpy
-from minibert.nn import Module
+
+def fingerprint(folder: str | Path) -> str:
+    """SHA-256 of a model's files of weights and of its tokenizer. Raises UserError if they cannot be read."""
+    digest = hashlib.sha256(json.dumps(describe_tokenizer(open_tokenizer(folder))).encode())
+    for path in sorted({tensor.file for tensor in open_weights(model_folder(folder)).values()}):
+        with open(path, "rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
-def hash_weights(model: Module) -> "hashlib._Hash":
-    """SHA-256 of all parameters, by name and as float32. More can be added to it.
-
-    It is the same on every device, and wherever the model is kept.
-    """
-    digest = hashlib.sha256()
-    for name, parameter in sorted(model.named_parameters()):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(to_numpy(parameter.value), "<f4").data)
-    return digest
+def describe_tokenizer(tokenizer: PretrainedTokenizer) -> list[Any]:
+    """All that a text's ids depend on, as values that JSON can hold. The longest input is not among them."""
+    options = [getattr(tokenizer, name) for name in tokenizer.config_keys if name != "model_max_length"]
+    return [tokenizer.tokens, options, *tokenizer.rules()]

@@ -35,6 +35,7 @@ from minibert.folders.weights import FINAL
 from minibert.plots import plot_loss
 from minibert.ranks import ALONE, Ranks, silence, world
 from minibert.tasks.expectation import expected_loss, verdict
+from minibert.tasks.fingerprint import fingerprint
 from minibert.tasks.held_out import evaluate, evaluation_batches
 from minibert.tasks.info import step_cost
 from minibert.tasks.masked_words import fill_mask
@@ -275,6 +276,9 @@ def _make_trainer(
 ) -> Trainer:
     """A trainer at the step of the checkpoint, or at step 0, with the data of the phase of that step."""
     step = checkpoint.state["step"] if checkpoint else 0
+    trained_on = prepared.folder.name
+    if settings.teacher is not None:
+        trained_on += f", teacher {fingerprint(settings.teacher)}"
     phases = settings.phases()
     phase = next(phase for phase in phases if step <= phase.stop)
     trainer = run.make_trainer(
@@ -282,7 +286,7 @@ def _make_trainer(
         settings.steps,
         trainee=trainee,
         folder=run.folder,
-        trained_on=prepared.folder.name,
+        trained_on=trained_on,
         save_model=functools.partial(_save_pretrained, model, tokenizer),
         own_state=lambda step: {"phases": settings.begun_phases(step)},
         batches=_stream(run, settings, phase, tokenizer, prepared),
@@ -294,7 +298,7 @@ def _make_trainer(
         save_every=settings.save_every,
     )
     if checkpoint is not None:
-        run.restore(trainer, checkpoint, prepared.folder.name, "the corpus or the vocabulary")
+        run.restore(trainer, checkpoint, trained_on, "the corpus, the vocabulary or the teacher")
     return trainer
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from minibert.assets import model_folder
 from minibert.devices import Device
 from minibert.errors import UserError
-from minibert.files import check_writable, explain_write_errors, lock, write_json
+from minibert.files import check_writable, explain_write_errors, lock, remove_unfinished, write_json
 from minibert.folders.weights import open_weights
 from minibert.interrupts import sigterm_as_ctrl_c
 from minibert.nn import Module
@@ -100,7 +100,7 @@ class Run:
 
     @contextmanager
     def _folder_locked(self) -> Iterator[None]:
-        if self.folder.is_file():
+        if os.path.isfile(self.folder):
             raise UserError(f"{self.folder} is a file; choose another --name for the run's folder")
         taken = f"another run is at work in {self.folder}; wait for it to end, or choose another --name"
         with lock(self.folder / LOCK, taken):
@@ -264,11 +264,7 @@ class Run:
         Warns if the machine or the libraries are not the same. Raises UserError, naming ``data`` as what has
         changed, if the checkpoint was trained on something else.
         """
-        if checkpoint.state["trained_on"] != trained_on:
-            raise UserError(
-                f"{checkpoint.folder}: {data} changed since this run began; restore what was there, or "
-                "start the run again with --overwrite"
-            )
+        self.check_trained_on(checkpoint.state["trained_on"], trained_on, checkpoint.folder, data)
         trainer.optimiser.load_state_arrays(*checkpoint.optimiser_arrays())
         trainer.restore(checkpoint.folder, checkpoint.state)
         products = checkpoint.state["environment"].get("products", NUMPY)
@@ -278,6 +274,14 @@ class Run:
         for change in environment_changes(checkpoint.state["environment"], describe_environment(self.device)):
             print(f"warning: {change}; the last bits of the result may differ", file=sys.stderr)
         print(f"resuming from {checkpoint.folder}", flush=True)
+
+    def check_trained_on(self, kept: str, trained_on: str, where: Path, data: str) -> None:
+        """Raise UserError, naming ``data`` as what has changed, if the run was trained on something else."""
+        if kept != trained_on:
+            raise UserError(
+                f"{where}: {data} changed since this run began; restore what was there, or start the run "
+                "again with --overwrite"
+            )
 
     def choose_products(self, model: Module) -> None:
         """Multiply with the library that is the fastest for this model, if the settings leave it open.
@@ -306,15 +310,6 @@ class Run:
         memory = results["peak_memory"]
         speed = f"training {format_seconds(seconds)}, {tokens / seconds:,.0f} tokens/s"
         print("", *lines, speed + (f", peak memory {memory / 2**20:,.0f} MiB" if memory else ""), sep="\n")
-
-
-def remove_unfinished(folder: Path) -> None:
-    """Remove what a killed process was writing in a folder where no other process is at work."""
-    for path in folder.glob(".*.part"):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 def newest_checkpoint(folder: Path) -> Path | None:

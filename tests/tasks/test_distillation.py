@@ -120,6 +120,7 @@ def test_a_run_with_a_teacher_goes_on_to_the_same_bits(monkeypatch):
             finetune(**student, name="killed")
     resumed = finetune(**student, name="killed", resume=True)
     assert resumed["best"]["scores"] == whole["best"]["scores"]
+    assert finetune(**student, name="whole", resume=True)["runs"] == whole["runs"]  # which had ended
     models = [Path("runs", name, "best/model.safetensors").read_bytes() for name in ("whole", "killed")]
     assert models[0] == models[1]
     with pytest.raises(UserError, match="teacher"):
@@ -142,7 +143,7 @@ def test_a_run_does_not_go_on_with_other_weights_of_its_teacher(tmp_path, monkey
     task, model = open_task(teacher)
     model.buffers.value *= 1.5
     task.save(model, teacher)
-    with pytest.raises(UserError, match="the data files or the teacher changed since this run began"):
+    with pytest.raises(UserError, match="or the teacher changed since this run began"):
         finetune(**student, name="other-teacher", resume=True)
 
 

@@ -524,6 +524,20 @@ def stop_after(steps, monkeypatch, **changes):
         finetune(**settings_for(**changes))
 
 
+@pytest.mark.parametrize("steps", [3, 6])  # in the first restart; after it, before the second's checkpoint
+@pytest.mark.parametrize("change", ["weights", "vocabulary"])
+def test_a_run_is_not_resumed_from_another_model(monkeypatch, steps, change):
+    stop_after(steps, monkeypatch, restarts=2, epochs=1.0, save_every=2)
+    if change == "weights":
+        BertModel(BertConfig.from_pretrained("encoder"), seed=2).save_pretrained("encoder")
+    else:
+        BertTokenizer([*TOKENIZER.tokens[:5], *reversed(WORDS)]).save_pretrained("encoder")
+    with pytest.raises(
+        UserError, match="the data files, the model to begin from or the teacher changed since"
+    ):
+        finetune(**settings_for(restarts=2, epochs=1.0, save_every=2, resume=True))
+
+
 @pytest.mark.parametrize("steps", [3, 6, 8])  # in the first restart, before the second's checkpoint, after it
 def test_settings_that_were_edited_in_the_runs_own_file_are_noticed(monkeypatch, capsys, steps):
     stop_after(steps, monkeypatch, restarts=2, epochs=1.0, save_every=2)
@@ -559,7 +573,9 @@ def test_changed_data_is_refused(monkeypatch):
     with pytest.raises(Killed):
         finetune(**settings)
     films("train.tsv", 24, seed=9)
-    with pytest.raises(UserError, match="checkpoint-12: the data files changed since"):
+    with pytest.raises(
+        UserError, match="checkpoint-12: the data files, the model to begin from or the teacher changed since"
+    ):
         finetune(**settings, resume=True)
 
 

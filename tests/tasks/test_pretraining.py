@@ -601,6 +601,19 @@ def test_a_run_from_a_model_is_resumed_to_the_same_bits(small):
     assert weights(resumed) == weights(whole)
 
 
+def test_a_run_is_not_resumed_with_another_teacher(small):
+    first, other = small(name="first"), small(name="other", seed=2)
+    pretrain(first)
+    taught = {"teacher": str(first.folder / "final"), "variant": "distilbert", "nsp": False}
+    pretrain(small(name="taught", **taught))
+    resumed = small(name="taught", resume=True, **taught)
+    pretrain(resumed)  # to the same end
+    pretrain(other)
+    shutil.copytree(other.folder / "final", first.folder / "final", dirs_exist_ok=True)
+    with pytest.raises(UserError, match="the corpus, the vocabulary or the teacher changed since"):
+        pretrain(resumed)
+
+
 CONTRADICTIONS = [
     *(("hidden_size", 32), ("num_hidden_layers", 2), ("max_position_embeddings", 64)),
     *(("hidden_act", "relu"), ("tokenizer", "elsewhere")),
@@ -724,7 +737,9 @@ def test_other_settings_or_other_text_do_not_resume_a_run(small, tmp_path):
         pretrain(small(resume=True, learning_rate=0.5))
     with open(tmp_path / "corpus.txt", "a") as file:
         file.write("\n\nanother document .\nwith two sentences .\n")
-    with pytest.raises(UserError, match="checkpoint-6: the corpus or the vocabulary changed since"):
+    with pytest.raises(
+        UserError, match="checkpoint-6: the corpus, the vocabulary or the teacher changed since"
+    ):
         pretrain(small(resume=True))
 
 
