@@ -135,7 +135,7 @@ def read_settings(path: str | Path) -> dict[str, Any]:
     if str(path).endswith(".toml"):
         try:
             return tomllib.loads(read_text(path, "settings file"))
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number of too many digits
             raise UserError(f"{path}: this settings file is not valid TOML ({error})") from None
     values = read_json(path, "settings file")
     if not isinstance(values, dict):
@@ -153,7 +153,10 @@ def _as_type(value: Any, expected: Any, name: str) -> Any:
             return None
         (expected,) = set(typing.get_args(expected)) - {NoneType}
     if expected is float and type(value) is int:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise UserError(f"{name} is too large for a number") from None
     if typing.get_origin(expected) is tuple:
         kind = typing.get_args(expected)[0]
         if isinstance(value, list | tuple) and all(type(item) is kind for item in value):

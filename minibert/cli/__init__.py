@@ -37,6 +37,7 @@ from minibert.cli import (
 )
 from minibert.cli.parser import Parser, for_example
 from minibert.errors import UserError
+from minibert.files import DISK_FULL
 
 # As --help lists them.
 COMMANDS = {
@@ -52,6 +53,9 @@ WORK_TOGETHER = ("pretrain", "prepare", "finetune", "distill")  # the commands t
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: the process's own); return the exit code."""
     interrupts.end_loading()
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115  (for the rest of the process)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a notebook's is not one
             stream.reconfigure(errors="replace")  # a terminal without × or 東 shows ?
@@ -66,13 +70,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return ranks.end_with_error(interrupts.EXIT_CODE, "minibert: interrupted")
     except BrokenPipeError:  # whoever read our output, head for instance, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 141
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:  # all but stdout was explained before
+            _drop_output()
+            return ranks.end_with_error(2, f"minibert: error: cannot write the output ({error.strerror})")
         if ranks.launched_rank() is None:
             raise
         return ranks.end_with_error(1, traceback.format_exc().rstrip())  # the others would wait forever
     return code
+
+
+def _drop_output() -> None:
+    """Let what is still to be written to stdout go nowhere, lest Python tries it again when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parse_together(arguments: Sequence[str] | None) -> argparse.Namespace:

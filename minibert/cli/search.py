@@ -173,7 +173,16 @@ def _add_queries_flag(parser: argparse.ArgumentParser) -> None:
     )
     add_skip_flag(parser)
     parser.add_argument("--limit", type=int, metavar="N", help="use at most N queries, chosen at random")
-    parser.add_argument("--seed", type=int, default=0, help="seed of random choices (default: %(default)s)")
+    parser.add_argument("--seed", type=_seed, default=0, help="seed of random choices (default: %(default)s)")
+
+
+def _seed(text: str) -> int:
+    if int(text) < 0:
+        raise ValueError
+    return int(text)
+
+
+_seed.__name__ = "a whole number, 0 or more"  # in the message for others
 
 
 def _queries(flags: argparse.Namespace, index: PassageIndex, faults: Faults) -> list[Query]:

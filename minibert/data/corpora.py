@@ -7,6 +7,7 @@ import hashlib
 import html
 import itertools
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ LAYOUTS = ("auto", "sentences", "paragraphs", "wrapped")
 SUFFIXES = (".txt", ".jsonl", ".gz")  # what is taken from a folder, besides WikiExtractor's wiki_00
 JSON_OBJECT = '{"'  # a file that begins so holds JSON, whatever its name
 SAMPLE_LINES = 1000  # how many lines of a text file decide its layout
-LONGEST_NAME = 255  # no file system that we know allows more characters in a name
+LONGEST_NAME = 255  # no file system that we know allows more bytes in a name
 MAX_DOCUMENT_CHARACTERS = 8_000_000  # a longer text is cut into several documents, to bound the memory
 
 
@@ -223,15 +224,15 @@ def _find_files(paths: Sequence[str]) -> list[Path]:
     for path in paths:
         if not path.strip():
             raise UserError("a path of the corpus is empty; give a file, a folder or a pattern")
-        if len(Path(path).name) > LONGEST_NAME:
+        if len(os.fsencode(Path(path).name)) > LONGEST_NAME:
             raise UserError(f"{path[:40]}…: too long for a path; give that of the corpus, not a text")
-        if Path(path).is_dir():
+        if os.path.isdir(path):
             found = [file for file in sorted(Path(path).rglob("*")) if _belongs_to_corpus(file, Path(path))]
             if not found:
                 raise UserError(
                     f"{path}: this folder holds no {', '.join(SUFFIXES)} or wiki_… file to train on"
                 )
-        elif Path(path).exists():
+        elif os.path.exists(path):
             found = [Path(path)]
         elif glob.has_magic(path):
             found = [Path(file) for file in sorted(glob.glob(path, recursive=True)) if Path(file).is_file()]

@@ -62,9 +62,9 @@ def check_folder(folder: Path) -> None:
             f"{folder}: no such folder, nor a model that comes with minibert ({', '.join(model_names())}); "
             "models are read from local folders only, so download it first"
         )
-    if not any((folder / name).exists() for name in (FILE_NAME, INDEX_NAME, TORCH_NAME)):
+    if not any(os.path.exists(folder / name) for name in (FILE_NAME, INDEX_NAME, TORCH_NAME)):
         for inside in (folder / FINAL, folder / BEST):
-            if (inside / "config.json").is_file():
+            if os.path.isfile(inside / "config.json"):
                 raise UserError(f"{folder}: this is the folder of a run; its model is in {inside}")
 
 

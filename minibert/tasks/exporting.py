@@ -110,7 +110,7 @@ def _prepare(
 def _copy_companions(folder: Path, output: Path, left_out: Sequence[str]) -> None:
     """Copy what a model's folder has besides the model, but not the files of these names."""
     for path in folder.iterdir():
-        if path.suffix in COMPANIONS and path.name not in left_out:
+        if path.is_file() and path.suffix in COMPANIONS and path.name not in left_out:
             shutil.copyfile(path, output / path.name)
     if (folder / POOLING_FOLDER).is_dir():
         shutil.copytree(folder / POOLING_FOLDER, output / POOLING_FOLDER)

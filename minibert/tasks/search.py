@@ -206,14 +206,15 @@ class PassageIndex:
         return [hits for block in blocks for hits in self._search(block, top_k, exact, where)]
 
     def _search(self, vectors: np.ndarray, top_k: int, exact: bool, where: str | None) -> list[list[Hit]]:
-        query = self._table.search(vectors, vector_column_name="vector").distance_type("cosine").limit(top_k)
+        query = self._table.search(vectors, vector_column_name="vector").distance_type("cosine")
+        query = query.limit(min(top_k, len(self)))
         query = query.bypass_vector_index() if exact else query.nprobes(PROBES).refine_factor(REFINE)
         query = query.select([*COLUMNS, "_distance"])
         if where is not None:
             query = query.where(where, prefilter=True)
         try:
             rows = query.to_arrow().to_pylist()
-        except ValueError as error:
+        except (ValueError, RuntimeError) as error:  # of the condition itself, or of computing it
             if where is None:
                 raise
             raise UserError(f"the condition {where!r} cannot be used ({_first_line(error)})") from None
@@ -272,7 +273,7 @@ def _passage(row: dict[str, Any]) -> Passage:
 
 def _first_line(error: Exception) -> str:
     """What an error says, without the source locations that some errors add."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    return (str(error).splitlines() or [type(error).__name__])[0].partition(", /")[0]
 
 
 # -- Without a database ------------------------------------------------------------------------------

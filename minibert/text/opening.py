@@ -1,5 +1,6 @@
 """The tokenizer in a folder, or a new one, for a model of any family."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -94,13 +95,13 @@ def _tokenizer_class(folder: Path) -> type[PretrainedTokenizer]:
         (folder / "tokenizer_config.json", "tokenizer_class", TOKENIZERS),
         (folder / "config.json", "model_type", MODEL_TYPES),
     ):
-        values = read_json(file, "configuration") if file.is_file() else None
+        values = read_json(file, "configuration") if os.path.isfile(file) else None
         name = values.get(key) if isinstance(values, dict) else None
         if isinstance(name, str) and not _says_nothing(name):
             if name.removesuffix("Fast") not in known:
                 raise UserError(f"{file}: {key} is {name!r}; expected one of {', '.join(known)}")
             return known[name.removesuffix("Fast")]
-    return RobertaTokenizer if (folder / "vocab.json").is_file() else BertTokenizer
+    return RobertaTokenizer if os.path.isfile(folder / "vocab.json") else BertTokenizer
 
 
 def _says_nothing(name: str) -> bool:

@@ -1,5 +1,6 @@
 """The settings that every training run has, whatever it trains."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import date
@@ -217,7 +218,7 @@ class RunSettings(Settings):
     @property
     def resume_command(self) -> str:
         """The command that resumes the run."""
-        return f"{self.command} --config {self.folder / 'config.json'} --resume"
+        return shlex.join([*self.command.split(), "--config", str(self.folder / "config.json"), "--resume"])
 
     def check_resumes(self, saved: Mapping[str, Any], options: Settings | None = None) -> None:
         """Raise UserError if a run that was started with ``saved`` would be another run with these settings.

@@ -530,6 +530,23 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     assert result.stderr == ""
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full, which Linux has")
+def test_output_for_which_there_is_no_space():
+    command = f"{sys.executable} -m minibert info --preset tiny > /dev/full"
+    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=120)
+    assert result.returncode == 2
+    assert result.stderr == "minibert: error: cannot write the output (No space left on device)\n"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a shell that closes streams")
+def test_streams_may_be_closed():
+    for command in ("info --preset tiny >&- 2>&- <&-", "predict --model nowhere <&-"):
+        full = f"{sys.executable} -m minibert {command}"
+        result = subprocess.run(["sh", "-c", full], capture_output=True, text=True, timeout=120)
+        assert result.returncode == (2 if "nowhere" in command else 0)
+        assert "Traceback" not in result.stderr
+
+
 HELPED = "pretrain,fill-mask,explore,view,predict,evaluate,tokenizer train,prepare,info,gradcheck".split(",")
 
 

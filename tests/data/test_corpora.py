@@ -126,7 +126,16 @@ def test_articles_whose_end_is_missing_or_not_on_a_line_of_its_own(tmp_path):
         assert list(open_corpus([file])) == [["It rained."], ["It cleared up."]]
 
 
-@pytest.mark.parametrize(("path", "told"), [("", "empty"), ("  ", "empty"), ("a" * 300, "too long")])
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("", "empty"),
+        ("  ", "empty"),
+        ("a" * 300, "too long"),
+        ("é" * 200, "too long"),
+        ("a/" * 3000 + "x", "no such"),
+    ],
+)
 def test_what_is_no_path_is_refused(path, told):
     with pytest.raises(UserError, match=told):
         open_corpus([path])

@@ -171,6 +171,21 @@ def test_what_cannot_be_exported_leaves_nothing_behind(folder, tmp_path):
     refused("model_type is 'gpt2'", folder, new)
 
 
+def test_folders_and_dangling_links_beside_the_model_stay_behind(folder, tmp_path):
+    (folder / "parts.json").mkdir()
+    (folder / "gone.md").symlink_to("nowhere.md")
+    export(folder, tmp_path / "new")
+    assert not any((tmp_path / "new" / name).exists() for name in ("parts.json", "gone.md"))
+
+
+def test_the_working_folder_cannot_be_replaced(folder, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(UserError, match="cannot write here"):
+        export(folder, ".")
+    assert list((tmp_path / "here").iterdir()) == []
+
+
 def test_an_electra_takes_its_generator_along(tmp_path):
     config = ElectraConfig.from_dict(CONFIG.to_dict() | {"embedding_size": 6})
     both = ElectraGeneratorAndDiscriminator(config, generator_config(config, 0.5), seed=3)

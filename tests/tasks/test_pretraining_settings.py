@@ -10,6 +10,15 @@ from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.tasks.registry import TASKS
 
 
+def test_numbers_of_too_many_digits_are_refused(tmp_path):
+    with pytest.raises(UserError, match="learning_rate is too large"):
+        PretrainSettings.from_dict({"learning_rate": 10**400})
+    path = tmp_path / "run.toml"
+    path.write_text(f"steps = {'9' * 5000}\n")
+    with pytest.raises(UserError, match=r"run\.toml: this settings file is not valid TOML"):
+        read_settings(path)
+
+
 def test_every_setting_has_a_group_and_a_help_text():
     for field in dataclasses.fields(PretrainSettings):
         assert field.metadata["group"] and field.metadata["help"]

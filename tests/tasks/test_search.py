@@ -68,6 +68,13 @@ def test_conditions_choose_among_all_passages(index, encoder):
     assert ids(index.search(query, 5, where="id in ('0', '1')")) == [["0", "1"]]
     with pytest.raises(UserError, match=r"the condition 'colour = 3' cannot be used .*No field named colour"):
         index.search(query, 1, where="colour = 3")
+    with pytest.raises(UserError, match=r"the condition 'cast\(title as int\) = 1' cannot be used") as caught:
+        index.search(query, 1, where="cast(title as int) = 1")
+    assert "/" not in str(caught.value)
+
+
+def test_more_passages_than_there_are(index, encoder):
+    assert len(index.search(encoder.embed(["ann sings"]), 2**40)[0]) == len(PASSAGES)
 
 
 def test_an_index_is_opened_and_added_to(index, encoder, tmp_path):

@@ -51,6 +51,11 @@ def test_a_given_name_stays():
         assert RunSettings(name="mine").with_name("tiny", ranks).name == "mine"
 
 
+def test_the_command_that_resumes_a_run_can_be_pasted():
+    named = PretrainSettings(name="my run", out="my runs")
+    assert named.resume_command == "minibert pretrain --config 'my runs/my run/config.json' --resume"
+
+
 def test_all_ranks_take_the_name_of_the_first():
     assert RunSettings().with_name("tiny", Second()).name == "theirs"
 

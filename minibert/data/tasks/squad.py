@@ -109,6 +109,8 @@ def _paragraphs(path: str | Path, faults: Faults) -> Iterator[tuple[str, str, An
             with faults.leave_out(f"{path}: article {i}"):
                 paragraphs = _list(article, "paragraphs")
                 title = str(article.get("title", i))
+                if LONE_SURROGATE.search(title):
+                    raise Problem('"title" holds half a surrogate pair (\\ud800 … \\udfff)')
                 for j, paragraph in enumerate(paragraphs, start=1):
                     yield f"{path}: article {i}, paragraph {j}", title, paragraph
 

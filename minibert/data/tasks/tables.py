@@ -9,6 +9,8 @@ from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from minibert.data.lines import LONE_SURROGATE, read_lines, suffix
 from minibert.data.tasks.faults import Faults, Place, Problem
 from minibert.errors import UserError
@@ -249,7 +251,7 @@ def _score(row: Row, column: Column) -> float:
         score = float(row[column])
     except (TypeError, ValueError, OverflowError):
         score = math.nan
-    if not math.isfinite(score):
+    if not abs(score) <= float(np.finfo(np.float32).max):  # also if it is not a number at all
         raise Problem(f"column {column} should be a number, found {_shortened(str(row[column]))!r}")
     return score
 

@@ -28,6 +28,14 @@ def write(tmp_path):
     return write_file
 
 
+def test_a_title_that_cannot_be_written(tmp_path):
+    content = {"data": [{"title": "\ud800x", "paragraphs": [{"context": PASSAGE, "qas": [entry()]}]}]}
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r'article 1: "title" holds half a surrogate pair'):
+        read_squad(path)
+
+
 @pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
 def test_questions_with_their_answers_and_without(write, name):
     path = write(
