@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import strict
 
-from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining
+from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
 from minibert.devices import Device
 from minibert.heads import (
     BertForQuestionAnswering,
@@ -29,6 +29,7 @@ from minibert.proofs.small_bert import (
     TAGS,
 )
 from minibert.train.optimiser import AdamW
+from minibert.variants import FAMILIES
 from minibert.variants.distilbert_training import MaskedWordDistillation
 from minibert.variants.electra import ElectraConfig
 from minibert.variants.electra_training import ElectraGeneratorAndDiscriminator, generator_config
@@ -106,6 +107,25 @@ def test_pre_ln_and_rotary_positions_in_16_bits_add_nothing_up_in_them(dtype, op
     assert {result for _, result in floats} == {"float32", dtype}
     assert {function for function, result in floats if result == dtype} <= HALF_COMES_FROM
     assert model.forward(**BATCH)[0].last_hidden_state.dtype.name == dtype
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "minibert-modern", "xlnet"])
+def test_gradients_of_tables_are_not_rounded_to_16_bits(family, dtype):
+    members = FAMILIES[family]
+    sizes = ("num_hidden_layers", "num_attention_heads", "hidden_size", "intermediate_size")
+    sizes = {name: getattr(CONFIG, name) for name in sizes}
+    config = members.config(vocab_size=40, max_position_embeddings=20, **sizes)
+    model = members.models[BertModel](config, precision=dtype, seed=0)
+    rng = np.random.default_rng(0)
+    outputs, cache = model.forward(rng.integers(2, 40, (6, 12)))
+    hidden = outputs.last_hidden_state
+    model.backward(cache, dlast_hidden_state=rng.standard_normal(hidden.shape).astype(hidden.dtype))
+    tables = {name: p.grad for name, p in model.named_parameters() if "_embeddings" in name}
+    assert tables
+    for name, gradient in tables.items():
+        rounded = gradient.astype(hidden.dtype).astype(np.float32)
+        assert (rounded != gradient).any(), name
 
 
 TASKS = pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from minibert.bert.config import BertConfig
+from minibert.bert.encoder import BertEncoder
 from minibert.bert.models import BertForMaskedLM, BertModel, BertPretrainedModel
 from minibert.folders.config import check_number
 from minibert.folders.names import Names
@@ -24,6 +25,7 @@ from minibert.heads.task_models import (
     BertForSequenceClassification,
     BertForTokenClassification,
 )
+from minibert.nn import Dropout
 from minibert.variants.embeddings import LookedUpEmbeddings
 
 # What Hugging Face calls the same parameters.
@@ -83,6 +85,15 @@ class DistilBertEmbeddings(LookedUpEmbeddings):
         del self.token_type_embeddings
 
 
+class DistilBertEncoder(BertEncoder):
+    """BERT's layers, without dropout after the linear map that ends attention, as in transformers."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__(config)
+        for layer in self.layer:
+            layer.attention.output.dropout = Dropout(0.0)
+
+
 class _DistilBert(BertPretrainedModel):
     config: DistilBertConfig
     config_class = DistilBertConfig
@@ -96,6 +107,7 @@ class DistilBertModel(_DistilBert, BertModel):
     """The encoder; it has no pooler."""
 
     embeddings_class = DistilBertEmbeddings
+    encoder_class = DistilBertEncoder
     has_pooler = False
 
 

@@ -1,6 +1,5 @@
 """What the input of BERT's descendants does otherwise: positions looked up, token types left out, E < H."""
 
-from minibert import ops
 from minibert.arrays import Array, get_array_module
 from minibert.bert.config import BertConfig
 from minibert.bert.embeddings import BertEmbeddings
@@ -31,18 +30,19 @@ class LookedUpEmbeddings(BertEmbeddings):
         """input_ids, token_type_ids (B, S), or inputs_embeds (B, S, H) → hidden (B, S, H)."""
         context = context or self.new_context()
         word_cache = position_cache = type_cache = None
+        words = self.word_embeddings.weight
         if inputs_embeds is None:
-            total, word_cache = ops.embedding(self.word_embeddings.weight.operand, input_ids)
+            total, word_cache = self.word_embeddings.forward(input_ids)
         else:
-            total = inputs_embeds.astype(self.word_embeddings.weight.operand.dtype, copy=False)
+            total = inputs_embeds.astype(words.value.dtype, copy=False)
         if self.positions:
             rows = self.position_ids(input_ids, token_type_ids)
-            positions, position_cache = ops.embedding(self.position_embeddings.weight.operand, rows)
+            positions, position_cache = self.position_embeddings.forward(rows)
             total = total + positions  # (B, S, H)
         if self.token_types:
-            types, type_cache = ops.embedding(self.token_type_embeddings.weight.operand, token_type_ids)
+            types, type_cache = self.token_type_embeddings.forward(token_type_ids)
             total = total + types
-        normalised, norm_cache = self.LayerNorm.forward(total)
+        normalised, norm_cache = self.LayerNorm.forward(total.astype(words.operand.dtype, copy=False))
         hidden, dropout_cache = self.dropout.forward(normalised, context)
         return hidden, Cache(self, word_cache, position_cache, type_cache, norm_cache, dropout_cache)
 
@@ -54,13 +54,14 @@ class LookedUpEmbeddings(BertEmbeddings):
         dnormalised = self.dropout.backward(dout, cache.pop(self))
         dtotal = self.LayerNorm.backward(dnormalised, cache.pop(self))  # (B, S, H)
         type_cache, position_cache, word_cache = (cache.pop(self) for _ in range(3))
+        drows = dtotal.astype(self.word_embeddings.weight.value.dtype, copy=False)  # not added up in 16 bits
         if self.token_types:
-            self.token_type_embeddings.weight.add_grad(ops.embedding_backward(dtotal, type_cache))
+            self.token_type_embeddings.backward(drows, type_cache)
         if self.positions:
-            self.position_embeddings.weight.add_grad(ops.embedding_backward(dtotal, position_cache))
+            self.position_embeddings.backward(drows, position_cache)
         if word_cache is None:
             return dtotal
-        self.word_embeddings.weight.add_grad(ops.embedding_backward(dtotal, word_cache))
+        self.word_embeddings.backward(drows, word_cache)
         return None
 
 

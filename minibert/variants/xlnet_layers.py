@@ -87,12 +87,12 @@ class XLNetEmbeddings(BertEmbeddings):
         token_type_ids is not read.
         """
         context = context or self.new_context()
-        table, word_cache = self.word_embeddings.weight.operand, None
+        table, word_cache = self.word_embeddings.weight, None
         if inputs_embeds is None:
-            words, word_cache = ops.embedding(table, input_ids)
+            words, word_cache = self.word_embeddings.forward(input_ids)
         else:
-            words = inputs_embeds.astype(table.dtype, copy=False)
-        length = words.shape[1]
+            words = inputs_embeds
+        words, length = words.astype(table.operand.dtype, copy=False), words.shape[1]
         if targets:
             xp, shape = get_array_module(words), (len(words), targets, words.shape[2])
             words = xp.concatenate([words, xp.broadcast_to(self.mask_emb.operand, shape)], axis=1)
@@ -106,11 +106,11 @@ class XLNetEmbeddings(BertEmbeddings):
         """
         dhidden = self.dropout.backward(dout, cache.pop(self))
         word_cache, length = cache.pop(self), cache.pop(self)
-        dqueries = dhidden[:, length:].sum(axis=1, keepdims=True)  # (B, 1, H)
-        self.mask_emb.add_grad(dqueries.sum(axis=0, keepdims=True))
+        drows = dhidden.astype(self.mask_emb.value.dtype, copy=False)  # which are not added up in 16 bits
+        self.mask_emb.add_grad(drows[:, length:].sum(axis=(0, 1), keepdims=True))  # (1, 1, H)
         if word_cache is None:
             return dhidden[:, :length]
-        self.word_embeddings.weight.add_grad(ops.embedding_backward(dhidden[:, :length], word_cache))
+        self.word_embeddings.backward(drows[:, :length], word_cache)
         return None
 
 

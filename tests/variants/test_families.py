@@ -92,6 +92,13 @@ def test_distilbert_does_not_read_token_types():
     assert not any("token_type" in name or "pooler" in name for name, _ in model.named_parameters())
 
 
+def test_distilbert_drops_nothing_out_after_attention():
+    """Its only dropouts follow the embeddings, the attention weights and the feed-forward network."""
+    for layer in DistilBertModel(DistilBertConfig(**SIZES)).encoder.layer:
+        dropouts = layer.attention.self.dropout, layer.attention.output.dropout, layer.output.dropout
+        assert [dropout.probability for dropout in dropouts] == [0.1, 0.0, 0.1]
+
+
 def test_distilbert_has_its_own_names_for_settings(tmp_path):
     config = DistilBertConfig(**SIZES)
     config.save_pretrained(tmp_path)
