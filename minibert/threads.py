@@ -55,8 +55,7 @@ def set_threads(count: int) -> None:
     global _threads, _pool
     if count < 1 or count != int(count):
         raise UserError(f"threads must be a whole number of at least 1, got {count}")
-    for set_number in _blas_setters():
-        set_number(count)
+    _one_blas_thread.set_afterwards(count)
     _threads, _pool = count, None
 
 
@@ -90,6 +89,15 @@ class _OneBlasThread:
                 for set_number, before in zip(_blas_setters(), self._before, strict=True):
                     if before != 1:
                         set_number(1)
+
+    def set_afterwards(self, count: int) -> None:
+        """Let BLAS compute with ``count`` threads: from now on or, within a block, from its end on."""
+        with self._lock:
+            if self._blocks:
+                self._before = [count] * len(self._before)
+            else:
+                for set_number in _blas_setters():
+                    set_number(count)
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
@@ -165,7 +173,8 @@ def run_all(tasks: Iterable[Callable[[], object]]) -> None:
 def _threads_beside_this() -> ThreadPoolExecutor:
     global _pool
     if _pool is None:
-        _pool = ThreadPoolExecutor(get_threads() - 1, thread_name_prefix="minibert")
+        # (Another thread may just have set the number to 1.)
+        _pool = ThreadPoolExecutor(max(get_threads() - 1, 1), thread_name_prefix="minibert")
     return _pool
 
 

@@ -83,6 +83,33 @@ def test_a_task_may_share_tasks_too(threads):
     run_all([lambda: both.wait(20)] * 2)  # afterwards tasks are shared again; alone, one would wait in vain
 
 
+def test_a_number_that_is_set_meanwhile_holds_afterwards(threads):
+    threads(2)
+    inside = []
+    run_all([lambda: set_threads(3), lambda: inside.append(blas_threads())])
+    assert inside == [{1}] and blas_threads() == {3} and get_threads() == 3
+
+
+def test_the_number_may_be_set_while_others_share_tasks(threads):
+    stop, errors = threading.Event(), []
+
+    def share():
+        while not stop.is_set():
+            try:
+                run_all([lambda: None] * 4)
+            except Exception as error:
+                errors.append(error)
+
+    sharing = threading.Thread(target=share)
+    sharing.start()
+    for _ in range(200):
+        threads(1)
+        threads(2)
+    stop.set()
+    sharing.join(20)
+    assert errors == []
+
+
 def test_blas_gets_its_threads_back_after_the_last_of_several_calls(threads):
     """One call inside another, and two threads that call at once: whoever began first may be done first."""
     threads(2)

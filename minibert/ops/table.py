@@ -11,6 +11,7 @@ references themselves need not know about 16 bits.
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -65,7 +66,8 @@ class Entry:
 
 TABLE: dict[str, Entry] = {}
 
-_kernels_on = True
+_references = 0  # blocks of reference_only that have not ended; kernels are on if there are none
+_references_lock = threading.Lock()
 _kernels_required = False
 
 
@@ -87,13 +89,18 @@ def register(
 
 @contextmanager
 def reference_only() -> Iterator[None]:
-    """Within this block every operation uses its reference, as the notebooks and the proofs need."""
-    global _kernels_on
-    before, _kernels_on = _kernels_on, False
+    """Within this block every operation uses its reference, as the notebooks and the proofs need.
+
+    This holds for all threads. Blocks may overlap: kernels are used again when the last one ends.
+    """
+    global _references
+    with _references_lock:
+        _references += 1
     try:
         yield
     finally:
-        _kernels_on = before
+        with _references_lock:
+            _references -= 1
 
 
 def require_kernels(on: bool) -> None:
@@ -109,14 +116,14 @@ def kernels_required() -> bool:
 
 def has_kernel(name: str, x: Array) -> bool:
     """Whether a kernel for this operation is registered, and on, for arrays of x's library and dtype."""
-    return _kernels_on and (get_array_module(x).__name__, x.dtype.name) in TABLE[name].kernels
+    return not _references and (get_array_module(x).__name__, x.dtype.name) in TABLE[name].kernels
 
 
 def _choose(name: str, first: str, arguments: tuple, keywords: dict[str, Any]) -> Implementation:
     """The implementation to use for these arguments; ``first`` is the name of the first parameter."""
     x: Array = arguments[0] if arguments else keywords.get(first)
     entry, library = TABLE[name], get_array_module(x).__name__
-    if _kernels_on and entry.kernels:
+    if not _references and entry.kernels:
         kernel = entry.kernels.get((library, x.dtype.name))
         if kernel is not None and kernel.accepts(*arguments, **keywords):
             return kernel

@@ -49,7 +49,11 @@ class Shards:
         if self.ranks.size == 1:
             return ops.global_norm(grad)
         if self.ranks.gpus is not None:
-            norms = get_array_module(grad).stack([ops.global_norm(grad[own]) for own in self.own])
+            # Not stacked: of more than eight arrays CuPy copies the addresses from the host, which no
+            # recorded step may do.
+            norms = get_array_module(grad).empty(len(self.own), dtype=grad.dtype)
+            for i, own in enumerate(self.own):
+                norms[i] = ops.global_norm(grad[own])
             square = (norms * norms).sum()
             self.ranks.gpus.sum(square)
             return get_array_module(grad).sqrt(square)

@@ -65,6 +65,9 @@ def test_never_much_more_is_held_than_was_needed_at_once(stock):
         del array
         assert stock.used_bytes == 0
         assert stock.free_bytes <= 1.25 * stock.most_used
+        array = memory.empty((rows + 300, 1000))
+        assert stock.used_bytes + stock.free_bytes <= 1.25 * stock.most_used
+        del array
     held = [memory.empty(SHAPE) for _ in range(5)]
     assert stock.used_bytes >= 5 * 4 * 600_000
     del held

@@ -81,6 +81,24 @@ def test_what_takes_a_values_place_is_a_constant(device):
     assert to_numpy(observed_backward(ones, b_cache)).tolist() == [1.0] * 3
 
 
+def test_what_takes_a_values_place_has_its_dtype_and_shape(device):
+    ones = device.asarray(np.ones((2, 3), "float32"))
+    halves = device.asarray(np.array([0.5, 0.5, 1.0]))  # float64: so is the product
+
+    class Scales(Observer):
+        def forward(self, name, value):
+            return value * halves
+
+        backward = forward
+
+    value, cache = Context(observer=Scales()).observe("a", ones)
+    dvalue = observed_backward(ones, cache)
+    assert value.dtype == dvalue.dtype == np.float32
+    assert to_numpy(value).tolist() == to_numpy(dvalue).tolist() == [[0.5, 0.5, 1.0]] * 2
+    with pytest.raises(ValueError, match=r"b: an observer answered \(2, 3\) with an array of shape \(3,\)"):
+        Context(observer=lambda name, value: halves).observe("b", ones)
+
+
 class Doubles(Observer):
     """Multiplies the values that it wants by two, and therefore their derivatives too."""
 

@@ -107,6 +107,18 @@ def test_reference_only_and_back(operation):
     assert maker(forward(x)) == "fast", "also after an error"
 
 
+def test_blocks_of_reference_only_may_overlap(operation):
+    """As in two threads: the one that began first may end first."""
+    forward, _ = operation
+    x, first, second = np.ones(3, "float32"), reference_only(), reference_only()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert maker(forward(x)) == "reference"
+    second.__exit__(None, None, None)
+    assert maker(forward(x)) == "fast"
+
+
 def halve(x):
     return x / 2.0, ("half",)
 

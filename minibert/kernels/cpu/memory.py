@@ -33,6 +33,9 @@ class _Stock:
             if self.free[size]:
                 self.free_bytes -= size
                 return self.free[size].pop()
+            if self.used_bytes + self.free_bytes > 1.25 * self.most_used:
+                self.free.clear()
+                self.free_bytes = 0
         return np.empty(size, dtype=np.uint8)
 
     def give_back(self, buffer: np.ndarray) -> None:
@@ -40,9 +43,6 @@ class _Stock:
             self.used_bytes -= buffer.nbytes
             self.free_bytes += buffer.nbytes
             self.free[buffer.nbytes].append(buffer)
-            if self.used_bytes + self.free_bytes > 1.25 * self.most_used:
-                self.free.clear()
-                self.free_bytes = 0
 
 
 _stock = _Stock()

@@ -150,8 +150,9 @@ def dropout_residual_norm(
     drop = dropout_numbers(probability, key)
 
     def block(s: slice) -> None:
+        first = uint32(s.start * size & 0xFFFFFFFF)
         _residual_norm_rows(
-            *(x_rows[s], residual_rows[s], weight, bias, float32(eps), drop, uint32(s.start * size)),
+            *(x_rows[s], residual_rows[s], weight, bias, float32(eps), drop, first),
             *(normalised[s], inverse_std[s], y[s]),
         )
 
@@ -170,8 +171,9 @@ def dropout_residual_norm_backward(
     sums = partial_sums(count, size)
 
     def block(s: slice) -> None:
+        first = uint32(s.start * size & 0xFFFFFFFF)
         _residual_norm_rows_backward(
-            *(rows[s], normalised[s], inverse_std[s], weight, drop, uint32(s.start * size)),
+            *(rows[s], normalised[s], inverse_std[s], weight, drop, first),
             *(dx[s], dresidual[s], *sums[s.start // ROWS]),
         )
 

@@ -55,7 +55,7 @@ __device__ inline float activate(float x, int activation) {
         ROW(0, identity, x, 1.0f)
         ROW(1, gelu, gelu(x), gelu_derivative(x))
         ROW(2, gelu_tanh, gelu_tanh(x), gelu_tanh_derivative(x))
-        ROW(3, relu, fmaxf(x, 0.0f), (x > 0.0f ? 1.0f : 0.0f))
+        ROW(3, relu, (x < 0.0f ? 0.0f : x), (x > 0.0f ? 1.0f : 0.0f))  // fmaxf would turn NaN into 0
         ROW(4, tanh, tanhf(x), tanh_derivative(x))
     }
 #undef ROW

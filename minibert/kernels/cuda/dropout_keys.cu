@@ -1,4 +1,4 @@
-// The keys of all dropouts of a step, from what tells the step apart (arrays.dropout_key).
+// The keys of all dropouts of a step, from what tells the step apart (dropout_bits.dropout_key).
 //
 //     for each word w of (seed, seed >> 32, step, micro_batch, replica, site):
 //         first = mix(first ^ w),   second = mix(second + w)

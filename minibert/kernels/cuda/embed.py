@@ -4,7 +4,15 @@ from minibert.arrays import Array, get_array_module
 from minibert.dropout_bits import DropoutKey
 from minibert.kernels.cuda.columns import add_sums, column_sums
 from minibert.kernels.cuda.dropout import dropout_arguments
-from minibert.kernels.cuda.launch import contiguous, launch, row_block, row_grid
+from minibert.kernels.cuda.launch import (
+    MAX_TILES,
+    KernelError,
+    contiguous,
+    launch,
+    row_block,
+    row_grid,
+    tile_grid,
+)
 from minibert.kernels.cuda.residual_norm import BACKWARD_ROWS, FORWARD_ROWS
 from minibert.kernels.cuda.scatter import scatter_rows
 
@@ -24,6 +32,8 @@ def embed(
     """See ``composites.embed``. Computed in the dtype of the word table."""
     xp, dtype = get_array_module(word_weight), word_weight.dtype.name
     (batch, length), size = input_ids.shape, word_weight.shape[1]
+    if tile_grid(length * size, dtype) > MAX_TILES:
+        raise KernelError(f"{length} positions of {size} numbers are too many to add up in one kernel")
     tables = [contiguous(table, dtype) for table in (word_weight, position_weight, token_type_weight)]
     norm_weight, norm_bias = contiguous(norm_weight, "float32"), contiguous(norm_bias, "float32")
     ids, types = contiguous(input_ids, "int32"), contiguous(token_type_ids, "int32")

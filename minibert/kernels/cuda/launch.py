@@ -19,6 +19,8 @@ STORAGE = {"float32": "float", "float16": "float16", "bfloat16": "bfloat16"}
 MAX_THREADS = 256  # of a block with several rows (common.cuh)
 MAX_ROW_THREADS = 512  # of a block with one row: with up to 128 registers each they fit
 
+MAX_TILES = 65535  # of a grid in its second direction
+
 
 class KernelError(Exception):
     """A kernel cannot do what is asked: it does not compile here, or the case is beyond it."""

@@ -12,12 +12,14 @@ from minibert.kernels.cuda import (
     activation,
     attention,
     cross_entropy,
+    embed,
     optimise,
     paths,
     residual_norm,
     scatter,
 )
 from minibert.kernels.cuda.dropout import dropout_arguments, dropout_keys
+from minibert.kernels.cuda.launch import KernelError
 from minibert.ops import composites
 from minibert.ops.attention import attention_bias
 
@@ -227,6 +229,20 @@ def test_a_row_of_attention_in_which_all_keys_are_masked_is_finite(xp):
     expected, _ = composites.packed_attention(qkv, bias, *rest)
     # float32 keeps a score's thousandths beside −10000.
     assert np.abs(to_numpy(y) - expected).max() < 5e-3
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_new", "relu", "tanh"])
+def test_an_activation_passes_on_what_is_not_a_number(xp, name):
+    x, weight, bias = on_device(xp, cast((np.full((3, 8), np.nan), np.eye(8), np.zeros(8)), "float32"))
+    y, _ = activation.linear_activation(x, weight, bias, name)
+    assert np.isnan(to_numpy(y)).all()
+
+
+def test_more_positions_than_a_grid_has_tiles_for(xp):
+    tables = [np.zeros((rows, 2**15), "float32") for rows in (5, 300, 2)]
+    norm, ids = np.ones((2, 2**15), "float32"), np.zeros((1, 300), "int64")
+    with pytest.raises(KernelError, match="300 positions of 32768 numbers"):
+        embed.embed(*on_device(xp, (*tables, *norm, ids, ids)), EPS, 0.0, None)
 
 
 def test_a_label_out_of_range_may_stand_in_a_row_that_does_not_count(xp):
