@@ -862,7 +862,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-Read the notebooks in order, or follow your curiosity. Each says what it builds on and how long it takes: some forty
+Read the notebooks in order, or follow your curiosity. Each says what it builds on and how long it takes: some forty-five
 hours in all, if you do every exercise. If you only have an afternoon, read [08](08_attention.ipynb), [10](10_encoder.ipynb),
 [12](12_pretraining_data.ipynb) and [15](15_fine_tuning.ipynb).
 

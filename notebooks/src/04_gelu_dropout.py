@@ -295,7 +295,7 @@ r"""
 ## 4. GELU: erf or tanh?
 
 erf has no closed form. Where it is slow to compute, people use an approximation from the paper that introduced GELU, and so does
-Google's BERT:
+Google's code for BERT today (at first it had erf):
 
 $$
 y = \tfrac12 \, x \, (1 + \tanh u), \qquad
@@ -363,8 +363,8 @@ plt.show()
 r"""
 So the published constant is the one that is best for Φ. For $x \, \Phi(x)$, another would do a little better.
 
-**Does it matter which form you take?** Both are good for training: Google's BERT has the tanh form, Hugging Face's the erf form. But
-to *use* trained weights, take the form that they were trained with. The difference shows in the output of a whole model. It is far
+**Does it matter which form you take?** Both are good for training: Google's code has the tanh form today, Hugging Face's the erf
+form. But to *use* trained weights, take the form that they were trained with. The difference shows in the output of a whole model. It is far
 above rounding, and it grows with the weights:
 """
 

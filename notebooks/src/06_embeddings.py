@@ -544,7 +544,7 @@ positions[...] = kept
 
 # %% [markdown]
 r"""
-So it is lost who bit whom. The second table repairs that: row 0 is added to the first token of every sequence, row 1 to the
+So the model can no longer tell who bit whom. The second table repairs that: row 0 is added to the first token of every sequence, row 1 to the
 second, and so on. "Dog" at place 1 and "dog" at place 3 are then different vectors.
 
 Its gradient needs no scatter-add, since the places of a sequence are all different. Row $s$ was used once in each sequence, so its

@@ -794,7 +794,7 @@ r"""
 $t_{j-i}$ is added to $s_{ij}$ after the division by √D, so it receives $ds_{ij}$ as it is. It was used by every pair of tokens at
 this distance, in every sequence $b$:
 
-$$ dt_n = \sum_b \; \sum_{i, j \,:\; j - i = n} ds_{bij} , $$
+$$ dt_n = \sum_b \; \sum_{i, j \,:\; j - i = n} ds_{bij} . $$
 
 These are the sums along the diagonals of $ds$. That is a scatter-add ([06](06_embeddings.ipynb)), with `rows` as the ids. And
 $\sum_n dt_n$ contains every $ds_{bij}$ once. Each row of $ds$ sums to 0, so this sum must be 0, too: a number added to the whole table

@@ -587,8 +587,9 @@ r"""
 It does not. What warm-up does for post-LN is to **raise the largest learning rate** at which it learns. That is worth having: a
 high rate needs fewer steps.
 
-Back to 0.003. Did learning break down as the product of $1 / \sigma_n$ predicted? And what happened in the first ten steps,
-when the runs began to differ?
+Back to 0.003. Did learning break down as the product of $1 / \sigma_n$ predicted? And when did it begin? The loss does not show that:
+for sixty steps, all runs with residuals look alike. They fall to about ⅔ ln 6 = 1.19, where one of the three questions is answered,
+and those that fail never get below it. But look at the tokens after ten steps:
 """
 
 # %%
@@ -619,7 +620,9 @@ plt.show()
 # %% [markdown]
 r"""
 At step 0 all four look alike: read from right to left, the gradient keeps its length on the way down. At the end it has
-vanished in the stacks that failed, while in "pre" it is nowhere shorter than at the top. (Adam makes up for a gradient's
+vanished in the stack without residuals. In post-LN without warm-up, it is between a twentieth and a ten-thousandth of its length at the
+top: it has shrunk, as predicted, but less than the product says, since some gradient also comes down through the branches. In "pre" it
+is nowhere shorter than at the top. (Adam makes up for a gradient's
 length, but not for information that it has lost: in the failed stacks all tokens have become nearly equal.)
 
 Why does warm-up help at a high rate? Adam's first steps move every weight by the full learning rate, however small the gradient. In a
@@ -904,10 +907,12 @@ twice as many *positions* only 0.4 million. (The limit of 512 is not a matter of
 ## What usually goes wrong
 
 - **One gradient of two.** With only the residual's or only the branch's, the model still trains, but badly.
-- **`d + 1`**, or `dout` past the norm: look at what comes in, and where.
+- **The residual's gradient taken for 1, or taken at the wrong place.** It is $ds$, not 1. In post-LN it is what comes *out* of the
+  norm's backward pass, not `dout`.
 - **Pre and post mixed up.** Trained weights then give nonsense, with no error.
 - **One norm too few.** Post-LN has one after *each* half, and one after the embeddings; pre-LN one at the very end.
-- **A high learning rate without warm-up.** Post-LN breaks in the first steps, and none of our three runs recovered.
+- **A high learning rate without warm-up.** Post-LN is damaged in the first ten steps, although the loss shows it only later. None of our
+  three runs recovered.
 
 ## Three questions
 
@@ -931,8 +936,9 @@ r"""
 <summary><b>2.</b> A gradient check of 12 layers says: the heads and layers 8 to 11 are right; in layer 7, the feed-forward half is right and
 the attention half wrong; all below is wrong. Where do you look?</summary>
 
-In layer 7, where the feed-forward half hands its gradient to the attention half: at the norm between them, or at the sum. If
-attention's own backward pass were wrong, its output map and norm, which come first on the way down, would still be right.
+In layer 7, where the feed-forward half hands its gradient to the attention half: at the sum of the branch's gradient and the
+residual's. If the backward pass of attention or of its norm were wrong, the parameters that come before the mistake on the way down,
+such as the norm's γ and β, would still be right.
 
 </details>
 """

@@ -239,7 +239,7 @@ assert np.isclose(moves[0] / moves[1], factor[0])
 # %% [markdown]
 r"""
 Uncorrected, the first steps are three to six and a half times too long, at the very moment when $v$ has seen next to
-nothing. The excess is gone only after some thousand steps. Warm-up keeps $\eta$ small meanwhile, and in a run of a
+nothing. After a thousand steps they are still a quarter too long. Warm-up keeps $\eta$ small meanwhile, and in a run of a
 million steps that hides the excess. In a short run it does not:
 """
 
@@ -502,13 +502,13 @@ free, clipped = step_sizes(np.inf), step_sizes(2.0)
 for name, sizes in (("not clipped", free), ("clipped at 2", clipped)):
     before, at, after = sizes[900:1000].mean(), sizes[1000], sizes[1100:2000].mean()
     print(
-        f"{name:<13} before {before:.2f}   at the spike {at:.2f}   the next 1000 steps {after:.2f}"
+        f"{name:<13} before {before:.2f}   at the spike {at:.2f}   steps 1100 to 2000 {after:.2f}"
     )
 assert free[1100:2000].mean() < 0.5 * clipped[1100:2000].mean()
 
 # %% tags=["figure"]
-# Caption: One gradient that is far too long makes one long step, and then hundreds of short ones.
-#   Clipping prevents both.
+# Caption: One gradient that is far too long makes about a dozen long steps, and then hundreds of
+#   short ones. Clipping prevents both.
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 axes.plot(free, color=plots.VERMILION, linewidth=1.2, label="not clipped")
 axes.plot(clipped, color=plots.BLUE, linewidth=1.2, label="clipped at 2")
@@ -519,8 +519,9 @@ plt.show()
 
 # %% [markdown]
 r"""
-One bad batch causes one step in its direction that is three times too long, and then a thousand steps at less than half
-their usual length, as if somebody had turned down the learning rate. With clipping, there is hardly a trace.
+One bad batch makes the next dozen steps too long, the first of them by a factor of three, since $m$ remembers a direction for
+about ten steps. Then $v$, which remembers sizes for a thousand, keeps the steps at less than half their usual length, as if
+somebody had turned down the learning rate. With clipping, there is hardly a trace.
 
 ## 9. Your turn: clipping
 

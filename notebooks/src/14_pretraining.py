@@ -425,7 +425,8 @@ r"""
 The shelf lies half a nat below this line. (For your own text, `minibert pretrain` prints the line before its first step.)
 "Stuck at about 7" means: **the model knows the frequencies, and nothing of the context yet.** That is not a bug if it passes.
 How soon it passes depends on the text, the size, the recipe and the learning rate. Here are two runs of a larger model
-(4 layers, `H` = 256, `V` = 8,192) on Wikipedia and novels. Both use the original recipe, with two different peak rates. The
+(4 layers, `H` = 256, `V` = 8,192) on Wikipedia and novels. Both use BERT's optimiser and schedule, but with β₂ = 0.98,
+larger initial weights and no dropout, as suits short runs. They differ only in the peak rate. The
 second was given up:
 """
 
@@ -473,8 +474,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-So draw both lines, and ask these questions in this order. **Is it too early?** The blue run needed 4,500
-steps (9 million tokens). **Is it the rate?** A larger one need not be faster: at 0.001 the run stayed on the copying line.
+So draw both lines, and ask these questions in this order. **Is it too early?** The blue run was clearly below
+the copying line only after 2,500 steps, and its steep fall began after about 4,500 (9 million tokens). **Is it the rate?** A larger one need not be faster: at 0.001 the run stayed on the copying line.
 **Does the input arrive?** A model whose loss does not even pass the *unigram* line makes no use of its input.
 
 ## 7. Why are frequencies learned first?

@@ -815,8 +815,8 @@ believed = {
 said = {name: (p > 0.5).mean() for name, p in believed.items()}
 less = {name: (p < believed["B follows A"][:, None]).mean() for name, p in believed.items()}
 for name, share in said.items():
-    print(f"{name:<17} NSP says 'B follows A' of {share:.0%}; ", end="")
-    print(f"it believes that less than of a right pair: {less[name]:.0%}")
+    print(f"{name:<17} NSP says 'B follows A' for {share:.0%} of them; ", end="")
+    print(f"less likely than a right pair in {less[name]:.0%} of comparisons")
 assert abs(less["B comes before A"] - 0.5) < 0.1
 assert less["B is another's"] > 0.8 and said["B follows A"] > said["B is another's"]
 
@@ -834,8 +834,8 @@ plt.show()
 # %% [markdown]
 r"""
 A head that had learned how sentences *continue* would reject the second pair, as its order is wrong. This
-one believes both alike. It accepts fewer of the third kind, though still many: to a reader of novels, all documentation is one
-topic. But next to a right pair, it usually believes the other one less (the second number of the line). What the head knows is the
+one gives both the same probability. It accepts fewer of the third kind, though still many: to a reader of novels, all documentation is one
+topic. But compared with a right pair, it usually gives the unrelated pair the lower probability (the second number of the line). What the head knows is the
 **topic**. That is useful for pairs, as section 7 has shown. But it is an easy lesson, and its price is that half of the inputs are
 torn in two. So:
 
@@ -1084,8 +1084,8 @@ tried $2$ to $5 \cdot 10^{-5}$, over 2 to 4 epochs, for their 110 million parame
 r"""
 ## 11. The same heads on a real encoder
 
-`mini` has 5 million parameters and has read forty million words. What do the same heads, the same loop and the same
-commands reach on an encoder that others trained for a long time? all-MiniLM-L6-v2 has 6 layers, H = 384 and 22.7 million parameters. It was distilled from a larger model, and then trained on more than a billion
+`mini` has 5 million parameters and has read forty million words. What do the same heads and the same loop
+reach on an encoder that others trained for a long time? all-MiniLM-L6-v2 has 6 layers, H = 384 and 22.7 million parameters. It was distilled from a larger model, and then trained on more than a billion
 pairs of sentences. minibert fine-tuned both on standard data sets. These runs take from 4 to 26 minutes each on two cores, so we read
 the scores from the [report of the repository](../benchmarks/results/finetuning.md):
 
@@ -1141,8 +1141,9 @@ plt.show()
 # %% [markdown]
 r"""
 - **A good encoder is worth more than anything that was tried in this notebook.** On SST-2 it gains ten points, on WNUT-17
-  fifteen. Nothing else in the pipeline has changed. (On SST-2 it also learned from all examples, and `mini` from 8,000 of them;
-  from all of them, `mini` gets 85.9.)
+  fifteen. The heads and the loop are the same. Learning rate, dropout, restarts and, on WNUT-17, the epochs were chosen for each
+  encoder; the report has the commands. (On SST-2 it also learned from all examples, and `mini` from 8,000 of them; from all of them,
+  `mini` gets 85.9.)
 - **`mini` shows the same effect on a small scale**: on STS-B it has 67, and random weights have 32. On MRPC its lead is one
   point, and random weights are exactly at 79.9, the score of always saying "paraphrase" ([22](22_what_mattered.ipynb)).
 - **CoLA is hard for both.** BERT-base, five times as large as MiniLM, has twice its score in the paper: 52.1.

@@ -994,7 +994,7 @@ plt.show()
 # %% [markdown]
 r"""
 (Whiskers reach from the slowest to the fastest turn.) Both variants on the CPU multiply with the same BLAS. In the second, what is
-between the products is fused into compiled loops. Some work of a step does not grow with `B`, above all the update of 5.4 million
+between the products is fused into compiled loops. Some work of a step does not grow with `B`, above all the update of 5.5 million
 weights, and small batches pay for it.
 
 ## Recap

@@ -514,6 +514,8 @@ for winner, good, bad in (
 
 # %% [markdown]
 r"""
+(The last rank of all means that query and passage have no word in common: the score is 0, and ties count against the passage.)
+
 - **Count words** if queries use the texts' own words: names, error codes, rare terms. It needs no training, and you can see why it
   found something. Start with it.
 - **Use vectors** if people ask in words other than those of the texts, *and* the encoder was fine-tuned for search on something like your texts.

@@ -871,6 +871,9 @@ r"""
 - Izsak, Berchansky and Levy, [How to train BERT with an academic budget](https://arxiv.org/abs/2104.07705), 2021: a day on one machine with eight GPUs.
 - Geiping and Goldstein, [Cramming](https://arxiv.org/abs/2212.14034), 2022: how far a BERT gets in one day on one GPU.
 
-**You have reached the end.** From here: [the documentation](../docs/README.md), [the explorer](../docs/explore.md), and
+**You have a BERT of your own.** From here: [the documentation](../docs/README.md), [the explorer](../docs/explore.md), and
 the code itself, which you have now written once.
+
+**Next:** [21 · Where BERT comes from](21_where_bert_comes_from.ipynb), the first of five notebooks about its history, its evidence and
+its successors.
 """

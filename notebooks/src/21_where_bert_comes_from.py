@@ -739,7 +739,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-With half-open gates about half is lost in every step. With open gates most of it arrives. (More than $\sigma(\text{bias})^{40}$ arrives, because gates also depend on the input, and because there are also paths through the states.) But even so, 40 steps have to be computed one *after* the other. The state of a token cannot be computed before that of its neighbour, however many processors there are. The Transformer removed this restriction:
+With half-open gates about two fifths is lost in every step. With open gates most of it arrives. (More than $\sigma(\text{bias})^{40}$ arrives, because gates also depend on the input, and because there are also paths through the states.) But even so, 40 steps have to be computed one *after* the other. The state of a token cannot be computed before that of its neighbour, however many processors there are. The Transformer removed this restriction:
 attention computes all positions of a layer at once.
 
 A complete model like ELMo, trained with hand-written backward passes, is in [examples/elmo.py](../examples/elmo.py).

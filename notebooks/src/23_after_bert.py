@@ -62,7 +62,7 @@ r"""
 
 | BERT decided | the question | asked by |
 |---|---|---|
-| a million steps, 16 GB of text, pairs of sentences | Was it trained long enough, and on the right thing? | RoBERTa |
+| a million steps, 13 GB of text, pairs of sentences | Was it trained long enough, and on the right thing? | RoBERTa |
 | WordPiece with [UNK] | Which subwords? Must any text be unknown? | RoBERTa, XLNet, ALBERT |
 | twelve different layers, and `H` numbers for each word | Do we need all these parameters? | ALBERT |
 | twelve layers | Can a small model learn from a large one? | DistilBERT |
@@ -1338,7 +1338,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-All models except `mini` are untrained. The untrained BERT's vectors change most, since each position has a random vector. `mini` has been trained, and its vectors change less, but still by a third: for it, the same sentence means something else at another place.
+All models except `mini` are untrained. The untrained BERT's vectors change most, since each position has a random vector. `mini` has been trained, and its vectors change less, but still by more than a third (0.36 to 0.38): for it, the same sentence means something else at another place.
 The two models with distances are at 0 (circles and crosses). Neither of them needs a table, so the shapes of their weights do not limit the length of a text.
 
 ## 9. ModernBERT: what would we decide today?
@@ -1349,7 +1349,7 @@ Warner and others ([2024](https://arxiv.org/abs/2412.13663)) collected what had 
 |---|---|---|
 | LayerNorm | after each sublayer | before it (pre-LN, [10](10_encoder.ipynb)) |
 | positions | a table of 512 | RoPE, 8,192 tokens |
-| feed-forward | $W_2 \operatorname{gelu}(W_1 x)$ | gated (GeGLU, see the last exercise of [04](04_gelu_dropout.ipynb)): $W_2 \bigl( \operatorname{gelu}(W_1 x) \odot W_3 x \bigr)$ |
+| feed-forward | $W_2 \operatorname{gelu}(W_1 x)$ | gated (GeGLU, see [04](04_gelu_dropout.ipynb#Open:-a-gate-of-its-own)): $W_2 \bigl( \operatorname{gelu}(W_1 x) \odot W_3 x \bigr)$ |
 | biases | everywhere | none, except in the decoder |
 | attention | all to all | all to all in every third layer, 64 tokens to each side in the others |
 | padding | computed, then ignored | removed before the first layer |
@@ -1561,7 +1561,8 @@ r"""
 ## Next
 
 You have seen BERT, and what became of it. Take one decision that nobody in the table above has changed, and change it.
-The code of this notebook: [minibert/variants](../minibert/variants/__init__.py), about a page for each model; [variants.md](../docs/variants.md) on how to use them;
+
+**Next:** [24 · Distillation](24_distillation.ipynb), where a small model learns from a large one. The code of this notebook: [minibert/variants](../minibert/variants/__init__.py), about a page for each model; [variants.md](../docs/variants.md) on how to use them;
 [relative_positions.py](../minibert/ops/relative_positions.py) · [rotary.py](../minibert/ops/rotary.py) ·
 [unigram.py](../minibert/text/unigram.py) · [byte_level.py](../minibert/text/byte_level.py).
 """

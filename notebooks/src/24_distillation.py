@@ -532,5 +532,5 @@ r"""
 
 ## Next
 
-Back to the [overview of the course](README.md).
+**Next:** [25 · Many devices](25_many_devices.ipynb), where several processors train one model.
 """

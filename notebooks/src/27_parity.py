@@ -609,8 +609,9 @@ for name, path in NAMES.items():
 
 # %% [markdown]
 r"""
-The forward pass of that suspect is right after every layer and in every batch. Its training would run, too, but worse. So a port needs both proofs. (One random direction is only a sample: a mistake in a few
-of a million numbers can hide from it. [05](05_layer_norm.ipynb#7.-When-does-a-check-pass-although-the-gradient-is-wrong?) shows how.)
+The forward pass of that suspect is right after every layer and in every batch. Its training would run, too, but worse. So a port needs both proofs. (One random direction is only a sample.
+A mistake in a few of a million numbers changes the derivative along it by very little, and can stay below any bound. To find it,
+compare single numbers, as in [01](01_gradients.ipynb).)
 
 ## Recap
 

@@ -86,8 +86,8 @@ WRONG = {
         ),
         "b": "With too low a rate the training loss would be high. It is lower than anywhere else.",
         "c": (
-            "Then held-out text, whose words are not hidden either, would be as easy: both losses nearly 0. "
-            "Here they part."
+            "Then the training loss would be under 1 after the first two hundred steps, since copying is "
+            "easy (section 4 shows such a run). Here it falls slowly, as when a text is learned by heart."
         ),
         "d": "If the input were of no use, the training loss would stay on the line. It is far below it.",
         "f": (
