@@ -48,7 +48,7 @@ class Page(HTMLParser):
     anchors: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
     fetched: list[str] = field(default_factory=list)
-    missing_alt: list[str] = field(default_factory=list)
+    missing_alt: list[str] = field(default_factory=list)  # or an iframe's missing title
     formulas: list[str] = field(default_factory=list)  # that are still in LaTeX
 
     def __post_init__(self) -> None:
@@ -64,6 +64,8 @@ class Page(HTMLParser):
         self.anchors |= {attributes[name] for name in ("id", "name") if name in attributes}
         if tag == "img" and "alt" not in attributes:
             self.missing_alt.append(attributes.get("src", "")[:80])
+        if tag == "iframe" and not attributes.get("title"):
+            self.missing_alt.append("iframe " + attributes.get("src", "")[:80])
         if tag == "a" and "href" in attributes:
             self.links.append(attributes["href"])
         for name, value in attributes.items():
@@ -121,7 +123,7 @@ def problems(site: Path) -> tuple[str, list[str]]:
             fetched += [(name, address) for address in addresses(path.read_text("utf-8"))]
     links = [(name, link) for name, page in pages.items() for link in page.links]
     found = [
-        f"{name}: a picture without alt text: {src}"
+        f"{name}: a picture without alt text, or a frame without title: {src}"
         for name, page in pages.items()
         for src in page.missing_alt
     ]

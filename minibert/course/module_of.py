@@ -3,14 +3,18 @@
 import ast
 import dis
 import inspect
+import math
 import sys
 import textwrap
 from collections.abc import Callable
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+import numpy as np
+
 from minibert.errors import UserError
 
+UFUNCS = ("numpy", "scipy.special")  # where such functions may come from, which they do not say themselves
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -57,10 +61,12 @@ class _Parts:
         self.functions.append(text)
 
     def _add(self, name: str, value: Any, user: str) -> None:
+        if isinstance(value, np.generic):
+            value = value.item()  # of np.float64, which is a float, the text would need an import
         if isinstance(value, ModuleType):
             self.imports.append(f"import {value.__name__}" + f" as {name}" * (name != value.__name__))
         elif isinstance(value, PLAIN):
-            self.constants.append(f"{name} = {value!r}")
+            self.constants.append(f"{name} = {_literal(value)}")
         elif isinstance(value, FunctionType) and value.__module__ == self.home:
             self.add_function(value)
             if name != value.__name__:
@@ -73,6 +79,11 @@ class _Parts:
                 f"{user} reads {name} of its notebook, which a file cannot have: give it as an argument, or "
                 f"make it inside of {user}"
             )
+
+
+def _literal(value: Any) -> str:
+    """A number or a text as Python reads it; inf and nan have no literals."""
+    return f"float('{value}')" if isinstance(value, float) and not math.isfinite(value) else repr(value)
 
 
 def _globals_of(code: CodeType) -> list[str]:
@@ -98,7 +109,7 @@ def _importable(value: Any) -> str:
     """The module from which a function or class can be imported by its name; empty if there is none."""
     module = getattr(value, "__module__", None) or ""
     package = module.rpartition(".")[0]  # ops exports functions of its modules, wrapped
-    for home in (package, module):
+    for home in (package, module, *(UFUNCS if isinstance(value, np.ufunc) else ())):
         if home in sys.modules and getattr(sys.modules[home], getattr(value, "__name__", ""), None) is value:
             return home
     return ""

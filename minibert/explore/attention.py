@@ -27,7 +27,8 @@ class View:
 
     def _repr_html_(self) -> str:
         source = html.escape(self.html)
-        return f'<iframe srcdoc="{source}" style="width: 100%; height: {self._height}px; border: 0"></iframe>'
+        style = f"width: 100%; height: {self._height}px; border: 0"
+        return f'<iframe title="What every head looks at" srcdoc="{source}" style="{style}"></iframe>'
 
 
 def view(

@@ -40,10 +40,11 @@ class HeadOff(Change):
 class PinnedWeight(Change):
     """A query gives a key this weight of attention, and shares out the rest as before.
 
-        y[k] = w,   y[j] = p[j] · r   for j ≠ k,   r = (1 − w)/(1 − p[k])
+        y[k] = w,   y[j] = p[j] · r   for j ≠ k,   r = (1 − w)/Σ p[i] over i ≠ k
 
-    where p is the query's row of a head's probabilities. If p[k] is 1 there is no rest to share out, and the
-    row stays as it is. An instance serves one pass at a time.
+    where p is the query's row of a head's probabilities. (The sum is 1 − p[k], but that difference would
+    cancel where p[k] is nearly 1.) If all others are 0 there is no rest to share out, and the row stays as it
+    is. An instance serves one pass at a time.
     """
 
     def __init__(self, name: str, head: int, query: int, key: int, weight: float):
@@ -61,23 +62,25 @@ class PinnedWeight(Change):
     def backward(self, name: str, dvalue: Array) -> Array:
         """dy (B, A, S, S) → dprobabilities.
 
-        forward: y[j] = p[j] r, and dr/dp[k] = r/(1 − p[k]), so
+        forward: y[j] = p[j] r, and every p[j] is in the sum below r, so
 
-            dp[j] = r dy[j],   dp[k] = r/(1 − p[k]) · Σ p[j] dy[j] over j ≠ k
+            dp[j] = r (dy[j] − Σ p[i] dy[i]/Σ p[i]),   sums over i ≠ k,   dp[k] = 0
         """
         xp, dy = get_array_module(dvalue), dvalue[self._row].copy()  # (B, S)
         dy[:, self._key] = 0.0  # y[k] is a constant
         share, rest = self._share(), self._rest()
-        drow = dy * share
-        dkey = (self._p * drow).sum(axis=1) / xp.where(rest > 0, rest, 1.0)[:, 0]
-        drow[:, self._key] = dkey
+        mean = (self._p * dy).sum(axis=1, keepdims=True) / xp.where(rest > 0, rest, 1.0)  # (B, 1)
+        drow = xp.where(rest > 0, share * (dy - mean), dy)
+        drow[:, self._key] = 0.0
         dprobabilities = dvalue.copy()
         dprobabilities[self._row] = drow
         return dprobabilities
 
     def _rest(self) -> Array:
-        """1 − p[k]: (B, 1)."""
-        return 1.0 - self._p[:, self._key, None]
+        """The sum of the other weights: (B, 1)."""
+        others = self._p.copy()
+        others[:, self._key] = 0.0
+        return others.sum(axis=1, keepdims=True)
 
     def _share(self) -> Array:
         """r, or 1 where there is no rest: (B, 1)."""

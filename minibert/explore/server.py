@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tornado.httpserver
 import tornado.ioloop
 import tornado.netutil
@@ -62,7 +63,8 @@ class Page(Guarded):
 
     def get(self) -> None:
         """Write it."""
-        self.write(self.server.page)
+        self.set_header("Content-Type", "text/html; charset=UTF-8")
+        self.write(self.server.page.encode("utf-8", "backslashreplace"))  # a folder's name may be anything
 
 
 class Answer(Guarded):
@@ -82,11 +84,15 @@ class Answer(Guarded):
             asked = json.loads(self.request.body or b"{}")
             if not isinstance(asked, dict):
                 raise UserError("expected a JSON object")
-            answer = method(**asked)
+            with np.errstate(all="ignore"):  # what is not finite is answered below, or by the method
+                answer = method(**asked)
         except (UserError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
             answer = {"error": str(error)}
         self.set_header("Content-Type", "application/json")
-        self.finish(json.dumps(answer))
+        try:
+            self.finish(json.dumps(answer, allow_nan=False))
+        except ValueError:  # browsers cannot read NaN
+            self.finish({"error": "some numbers are not finite; undo the steps that have been taken"})
 
 
 class Server:

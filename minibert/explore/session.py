@@ -34,6 +34,7 @@ class Session:
         self._found: Pass | None = None
         self._plain: Pass | None = None  # the last pass without its changes, once it has been asked for
         self._changes: list[Change] = []
+        self._moved = False  # the parameters, since the last pass
 
     def look(
         self,
@@ -58,7 +59,7 @@ class Session:
             sentence = hide(sentence, token, self.tokenizer)
         made = [self._change(change, sentence) for change in changes]
         shown, self._found = look(self.subject, sentence, place=place, answer=answer, changes=made)
-        self._changes, self._plain = made, None
+        self._changes, self._plain, self._moved = made, None, False
         return shown
 
     def tensor(self, name: str) -> dict[str, Any]:
@@ -85,6 +86,8 @@ class Session:
         ``name`` is that of a value, or of a parameter, whose ``index`` is a row and a column of its matrix.
         """
         found, at, h = self._last(), tuple(index), STEPS[self.model.dtype]
+        if self._moved:
+            raise UserError("the parameters have changed since the last pass; ask again")
         if name in found.values:
             value, by_hand = found.values[name], found.derivatives[name]
             _check_index(name, at, value.shape)
@@ -97,6 +100,8 @@ class Session:
             by_hand = matrix_of(shown.grad)
             losses = [self._loss_at(value, at, step) for step in (h, -h)]
         numeric = (losses[0] - losses[1]) / (2 * h)
+        if not math.isfinite(numeric):
+            raise UserError(f"the loss with {name} a little larger or smaller is not a finite number")
         return {"value": float(value[at]), "by_hand": float(by_hand[at]), "numeric": numeric}
 
     def step(self, rate: float) -> None:
@@ -108,11 +113,13 @@ class Session:
         buffers = self.model.buffers
         buffers.value -= rate * buffers.grad
         buffers.round_operand()
+        self._moved = True
 
     def reset(self) -> None:
         """The parameters as they were before any step."""
         self.model.buffers.value[...] = self._first
         self.model.buffers.round_operand()
+        self._moved = True
 
     def _loss_after(self, name: str, at: tuple[int, ...], h: float) -> float:
         """The loss with h added to one element of a value."""
@@ -169,7 +176,10 @@ class Session:
 
     def _patch(self, asked: Mapping[str, Any], sentence: Sentence) -> Patch:
         """A token's value, as it is in another text at the same place."""
-        name, other = str(asked.get("name")), encode(self.tokenizer, str(asked.get("text")))
+        name, text = str(asked.get("name")), str(asked.get("text") or "")
+        if not text.strip():
+            raise UserError("the other text is empty; write one to take the value from")
+        other = encode(self.tokenizer, text)
         token = _number(asked, "token", min(len(sentence), len(other)))
         question = self.subject.ask(replace(other, other=sentence.other), token, None)
         values = run(self.model, other, question, names=[name], backward=False).values

@@ -38,7 +38,7 @@ from minibert.heads import (
     BertForTokenClassification,
     SentenceEncoder,
 )
-from minibert.nn import Observer
+from minibert.nn import Context, Observer
 from minibert.tasks.classify import MULTI_LABEL
 from minibert.tasks.masked_words import masked_word_head
 from minibert.tasks.question_answering import AnswerQuestions
@@ -321,7 +321,7 @@ class Tags(Labels):
         places = [word.places[0] for word in sentence.words]
         if answer is not None or not self.model.config.crf or question.place not in places:
             return question
-        return replace(question, answer=int(self._tags(sentence)[0][question.place]))
+        return replace(question, answer=int(self._tags(sentence, changes)[0][question.place]))
 
     def usual_place(self, sentence: Sentence) -> int:
         """The first word."""
@@ -337,11 +337,13 @@ class Tags(Labels):
         named = np.array([self.names[tag] != "O" for tag in tags])
         return places[int(np.where(named, certain, certain * (not named.any())).argmax())]
 
-    def _tags(self, sentence: Sentence) -> tuple[np.ndarray, np.ndarray]:
+    def _tags(self, sentence: Sentence, changes: Sequence[Observer] = ()) -> tuple[np.ndarray, np.ndarray]:
         """The tag of each word, at its first token, (S,); the probabilities of all at each token, (S, K)."""
         assert isinstance(self.model, BertForTokenClassification)
-        self.model.eval()
-        logits = self.model.forward(**sentence.batch)[0].logits  # (1, S, K)
+        context = Context()  # without dropout
+        for change in changes:
+            context = context.with_observer(change)
+        logits = self.model.forward(**sentence.batch, context=context)[0].logits  # (1, S, K)
         chosen = np.zeros((1, len(sentence)), bool)
         chosen[0, [word.places[0] for word in sentence.words]] = True
         return self.model.best_tags(logits, chosen)[0], to_numpy(ops.softmax(logits)[0])[0]
@@ -407,11 +409,13 @@ class Spans(Subject):
         """Spans of at most ``LONGEST_SPAN`` tokens of the passage, by both ends' probability, best first."""
         first, stop = last_text(found.sentence, self.tokenizer)
         start, end = found.probabilities[:, first:stop]  # (P,) each
-        both = np.triu(start[:, None] * end) * np.tri(len(end), k=LONGEST_SPAN - 1)
-        order = np.argsort(-both, axis=None, kind="stable")[:100]
+        length = len(end)
+        spans = np.argwhere(np.triu(np.tri(length, k=LONGEST_SPAN - 1)))  # pairs (from, to), to ≥ from
+        p = start[spans[:, 0]] * end[spans[:, 1]]
+        order = np.argsort(-p, kind="stable")[:100]
         return [
-            (first + int(a), first + int(b), float(both[a, b]))
-            for a, b in zip(*np.unravel_index(order, both.shape), strict=True)
+            (first + int(a), first + int(b), float(p[i]))
+            for i, (a, b) in zip(order, spans[order], strict=True)
         ]
 
 

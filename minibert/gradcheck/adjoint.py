@@ -16,7 +16,7 @@ import numpy as np
 from minibert import ops
 from minibert.arrays import get_array_module, to_numpy
 from minibert.gradcheck.case import Case
-from minibert.gradcheck.compare import COMPLEX_STEP, Row, relative_error
+from minibert.gradcheck.compare import COMPLEX_STEP, OVERWRITTEN, Row, relative_error
 from minibert.gradcheck.imaginary import derivative_along
 
 PAIRS = 4
@@ -26,8 +26,10 @@ WHAT = "⟨v, J u⟩ = ⟨Jᵀ v, u⟩"
 def check_adjoint(case: Case, on_host: Case | None = None) -> Row:
     """Compare ⟨v, J u⟩ with ⟨Jᵀ v, u⟩ for a few random u and v; the error is over all these pairs.
 
-    For a case on a GPU, ``on_host`` can be the same case on the CPU, where J u is then computed.
+    Overwriting a variable is wrong, too. For a case on a GPU, ``on_host`` can be the same case on the CPU,
+    where J u is then computed.
     """
+    before = {name: x.copy() for name, x in case.variables.items()}
     rng = np.random.default_rng(1)
     left, right = np.empty(PAIRS), np.empty(PAIRS)
     with ops.reference_only():
@@ -36,6 +38,8 @@ def check_adjoint(case: Case, on_host: Case | None = None) -> Row:
             v = case.draw_douts(rng)
             left[pair] = _forward_side(on_host or case, u, v)
             right[pair] = _backward_side(case, u, v)
+    if not all(bool((x == before[name]).all()) for name, x in case.variables.items()):
+        return Row(case.what, WHAT, math.inf, COMPLEX_STEP.relative_bound, OVERWRITTEN)
     return Row(case.what, WHAT, relative_error(left, right), COMPLEX_STEP.relative_bound)
 
 

@@ -28,6 +28,7 @@ class Method:
     absolute_bound: float
 
 
+OVERWRITTEN = "the forward or backward overwrote it"
 CENTRAL_DIFFERENCES = Method("central", central_differences, 1e-7, 1e-9)
 COMPLEX_STEP = Method("complex", complex_step, 1e-13, 1e-13)
 
@@ -81,8 +82,8 @@ def check(case: Case, method: Method = CENTRAL_DIFFERENCES, on_host: Case | None
     implementations here. For a case on a GPU, ``on_host`` can be the same case on the CPU, to which the
     method is then applied. Raises ValueError if the gradients are not those of the variables.
     """
+    before = {name: x.copy() for name, x in case.variables.items()}  # before any forward runs
     numeric = numeric_gradients(on_host or case, method)
-    before = {name: x.copy() for name, x in case.variables.items()}
     xp = get_array_module(next(iter(before.values())))
     with ops.reference_only():
         gradients = case.backward([xp.array(dout) for dout in case.douts])  # copies: they may be overwritten
@@ -92,7 +93,7 @@ def check(case: Case, method: Method = CENTRAL_DIFFERENCES, on_host: Case | None
     for name, x in case.variables.items():
         note = _reason_not_to_compare(gradients[name], x)
         if not bool((x == before[name]).all()):
-            note = "the forward or backward overwrote it"
+            note = OVERWRITTEN
             x[...] = before[name]
         if note:
             rows.append(Row(case.what, name, math.inf, method.relative_bound, note))
@@ -112,7 +113,7 @@ def _reason_not_to_compare(gradient: Any, x: Array) -> str:
 
 def _compare(case: Case, name: str, gradient: np.ndarray, numeric: np.ndarray, method: Method) -> Row:
     if name in case.zeros:
-        error = max(float(np.abs(gradient).max()), float(np.abs(numeric).max()))
+        error = float(np.maximum(np.abs(gradient).max(), np.abs(numeric).max()))  # NaN if one is
         return Row(case.what, name, error, method.absolute_bound, "absolute: it is zero")
     error = relative_error(gradient, numeric)
     note = "nothing to compare: the derivative is zero" if error == math.inf else ""

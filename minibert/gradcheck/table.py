@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
+
 from minibert.gradcheck.adjoint import check_adjoint
 from minibert.gradcheck.case import Case
 from minibert.gradcheck.compare import CENTRAL_DIFFERENCES, COMPLEX_STEP, Row, check
@@ -45,7 +47,7 @@ def print_table(comparisons: Iterable[Comparison]) -> bool:
     for name, rows in (("central differences", central), ("complex step", exact)):
         relative = [row for row in rows if not row.note]
         if relative:
-            worst = max(row.error for row in relative)
+            worst = np.max([row.error for row in relative])  # NaN if one is
             print(f"{name}: largest relative error {worst:.1e} (bound {relative[0].bound:.0e})")
     return wrong == 0
 

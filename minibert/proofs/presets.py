@@ -78,7 +78,7 @@ def _row(
     for _, other in moved:
         other.value.imag[...] = 0.0
     if which.endswith("self.key.bias"):
-        error = max(abs(by_hand), abs(numeric))
+        error = float(np.maximum(abs(by_hand), abs(numeric)))  # NaN if one is
         return Row(what, which, error, COMPLEX_STEP.absolute_bound, "absolute: it is zero")
     error = relative_error(np.array(by_hand), np.array(numeric))
     return Row(what, which, error, COMPLEX_STEP.relative_bound)

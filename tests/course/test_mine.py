@@ -13,9 +13,11 @@ from minibert import BertForPreTraining, UserError, ops
 from minibert.course import Mine, both, check, keep, kept
 from minibert.course.exercises import n20_your_bert as n20
 from minibert.course.mine import PIECES
+from minibert.course.module_of import module_of
 from minibert.devices import resolve_device
 from minibert.gradcheck import Draws
 from minibert.nn import Context
+from minibert.ops.activations import gelu
 from minibert.ops.table import TABLE
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks" / "src"
@@ -95,6 +97,27 @@ def my_linear_backward(dout, cache):
     assert "1 of the 16 pieces are yours" in str(mine)
     assert re.search(r"02\.linear_backward +yours\n", str(mine))
     assert re.search(r"05\.layer_norm_backward +the library's\n", str(mine))
+
+
+def test_constants_and_functions_of_numpy_and_scipy_are_kept(module_with, tmp_path):
+    text = """
+import numpy as np
+from numpy import exp
+from scipy.special import erf
+
+ROOT = np.sqrt(2.0)
+LOWEST, NOTHING = -np.inf, np.nan
+
+def gelu(x):
+    assert LOWEST < 0 and NOTHING != NOTHING and exp(0.0) == 1
+    phi = 0.5 * (1.0 + erf(x / ROOT))
+    return x * phi, x
+"""
+    path = tmp_path / "kept.py"
+    path.write_text(module_of(module_with(text, "gelu")), encoding="utf-8")
+    assert "ROOT = 1.414" in path.read_text(encoding="utf-8")
+    x = np.linspace(-3, 3, 7)
+    np.testing.assert_allclose(imported(path).gelu(x)[0], gelu(x)[0])
 
 
 def test_what_is_wrong_is_not_kept(tmp_path, capsys):

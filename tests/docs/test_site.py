@@ -208,7 +208,8 @@ def test_a_good_site_has_no_problems(tmp_path):
         ('<a href="../outside.html">', "no such file"),
         ('<a href="#nowhere">', "no such anchor"),
         ('<img src="none.png" alt="">', "no such file"),
-        ('<img src="a.png">', "without alt text"),
+        ('<img src="a.png">', "without alt"),
+        ('<iframe srcdoc="a"></iframe>', "without alt"),
         ('<img src="https://example.org/a.png" alt="">', "fetches"),
         ('<script src="//example.org/a.js"></script>', "fetches"),
         ('<link rel="stylesheet" href="https://example.org/a.css">', "fetches"),
@@ -222,7 +223,7 @@ def test_a_good_site_has_no_problems(tmp_path):
         ("<p>the state $x^{(0)}$ is</p>", "LaTeX"),
         ("<p>it is $x W^\\top</p>", "LaTeX"),
         (
-            '<iframe srcdoc="&lt;img alt=&quot;&quot; src=&quot;https://example.org/a&quot;&gt;"></iframe>',
+            '<iframe title="a" srcdoc="&lt;img alt=&quot;&quot; src=&quot;https://example.org/a&quot;&gt;"></iframe>',
             "fetches",
         ),
     ],

@@ -13,11 +13,12 @@ from minibert.bert import BertConfig
 from minibert.devices import resolve_device
 from minibert.errors import UserError
 from minibert.explore.attributions import pass_at
+from minibert.explore.changes import Added
 from minibert.explore.explain import BASELINES, Settings, explain
 from minibert.explore.passes import encode, run
 from minibert.explore.subjects import Numbers, Similar, Words, open_subject
 from minibert.heads import BertForSequenceClassification, BertForTokenClassification
-from minibert.nn import observed_backward
+from minibert.nn import Context, observed_backward
 from minibert.tasks.classify import Classify
 from minibert.tasks.tag import Tag, TagOptions
 from minibert.text import BertTokenizer, RobertaTokenizer
@@ -226,6 +227,26 @@ def test_the_tag_that_is_explained_is_the_one_that_the_model_gives(tmp_path, crf
     entities = [each for each in told if each.answer != "O"]
     usual = explain(subject, TEXT, settings=Settings(steps=1))
     assert usual.value == pytest.approx(max(each.value for each in entities or told))
+
+
+def test_what_a_crf_says_is_said_of_the_changed_pass(tmp_path):
+    task, model = tagger(tmp_path, crf=True)
+    model.classifier.weight.value *= 50  # so that a word's scores matter beside those of transitions
+    task.save(model, tmp_path)
+    subject = open_subject(tmp_path)
+    sentence = subject.encode(TEXT)
+    places = [word.places[0] for word in sentence.words]
+    chosen = np.zeros((1, len(sentence)), bool)
+    chosen[0, places] = True
+    rng, seen = np.random.default_rng(7), set()
+    for _ in range(5):
+        change = Added("bert.embeddings", rng.normal(size=(1, len(sentence), SIZES["hidden_size"])))
+        context = Context(observer=change)
+        logits = model.forward(**sentence.batch, context=context)[0].logits
+        tags = model.best_tags(logits, chosen)[0][places].tolist()
+        assert [subject.ask(sentence, place, None, [change]).answer for place in places] == tags
+        seen.add(tuple(tags))
+    assert len(seen) > 1
 
 
 def test_a_tagger_reads_words_as_its_task_does(tmp_path):

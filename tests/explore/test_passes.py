@@ -136,6 +136,13 @@ def test_a_row_that_has_nothing_to_share_stays(model, sentence, question):
     assert np.isfinite(change.backward("p", np.ones_like(p))).all()
 
 
+@pytest.mark.parametrize("gap", [11, 16, 36])
+def test_a_row_still_sums_to_1_where_one_weight_was_nearly_all(gap):
+    p = np.exp([[[[0.0, -gap, -gap - 1, -gap - 2]]]])
+    y = PinnedWeight("p", 0, 0, 0, 0.1).forward("p", p / p.sum())
+    assert y.sum() == pytest.approx(1, rel=1e-12)
+
+
 def test_words_that_are_several_tokens(tokenizer):
     sentence = encode(tokenizer, "unhappily, the [MASK] looked", "unhappily")
     assert sentence.tokens[1:3] == ("unhapp", "##ily")

@@ -2,14 +2,18 @@
 
 import http.client
 import json
+import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from small_subjects import open_small
 
 from minibert.cli import main
+from minibert.explore.session import Session
 
 pytest.importorskip("tornado", reason="needs Tornado")
 TEXT = "the capital of france is [MASK] ."
@@ -46,6 +50,27 @@ def test_the_page_and_an_answer(served):
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     status, body, _ = request(port, "POST", "/look", json.dumps({"text": TEXT}), X_Token=token)
     assert status == 200 and json.loads(body)["tokens"][6] == "[MASK]"
+
+
+def test_numbers_that_json_does_not_have(served):
+    port, token = served
+    with_token = {"X_Token": token}
+    request(port, "POST", "/look", json.dumps({"text": TEXT}), **with_token)
+    request(port, "POST", "/step", json.dumps({"rate": 1e200}), **with_token)
+    for path, asked in (("/derivative", {"name": "bert.embeddings", "index": [0, 0]}), ("/words", {})):
+        status, body, _ = request(port, "POST", path, json.dumps(asked), **with_token)
+        assert status == 200 and "NaN" not in body and "Infinity" not in body
+    request(port, "POST", "/reset", "{}", **with_token)
+
+
+def test_a_folder_may_have_any_name(tmp_path):
+    from minibert.explore.server import Page, Server  # which needs Tornado
+
+    page = Server(Session(open_small("labels", tmp_path)), os.fsdecode(b"mod\xe9l"), TEXT)
+    answered = []
+    handler = SimpleNamespace(server=page, set_header=lambda *_: None, write=answered.append)
+    Page.get(handler)
+    assert b"mod\\udce9l" in answered[0]
 
 
 @pytest.mark.parametrize(

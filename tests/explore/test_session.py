@@ -101,6 +101,18 @@ def test_steps_lower_the_loss_and_can_be_taken_back(session):
     assert session.look(TEXT, answer="paris") == before
 
 
+def test_after_a_step_that_was_too_long(session):
+    session.look(TEXT)
+    session.step(1e200)
+    with pytest.raises(UserError, match="the parameters have changed since the last pass; ask again"):
+        session.derivative("bert.embeddings", [0, 0])
+    with np.errstate(all="ignore"), pytest.raises(UserError, match="the loss is no number any more"):
+        session.look(TEXT)
+    session.reset()
+    session.look(TEXT)
+    assert np.isfinite(session.derivative("bert.embeddings", [0, 0])["numeric"])
+
+
 def test_a_step_follows_the_gradient(session):
     """To first order the loss falls by rate · ‖gradient‖²."""
     before = session.look(TEXT, answer="paris")["loss"]
@@ -208,6 +220,7 @@ def test_the_words_in_parts(session):
         (WEIGHT | {"key": 9}, "key is 9; expected a whole number from 0 to 8"),
         (WEIGHT | {"weight": 2}, "weight is 2; expected a number from 0 to 1"),
         (PATCH | {"name": "nothing"}, "'nothing' is no value with a row for each token"),
+        (PATCH | {"text": " "}, "the other text is empty"),
         (PATCH | {"token": 8, "text": "short"}, "token is 8; expected a whole number from 0 to 2"),
     ],
 )

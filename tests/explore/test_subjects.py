@@ -77,6 +77,13 @@ def test_derivatives_and_changes(opened):
         assert told["by_hand"] == pytest.approx(told["numeric"], rel=1e-4, abs=1e-8), name
 
 
+def test_a_short_passage_has_few_spans(tmp_path):
+    subject = open_small("spans", tmp_path)
+    guesses = look(subject, subject.encode("who sings ?", "ann ."))[0]["guesses"]
+    assert sorted(guess["token"] for guess in guesses) == [".", "ann", "ann ."]
+    assert all(guess["p"] > 0 for guess in guesses)
+
+
 def test_the_words_are_weighed(opened):
     _, subject, second = opened
     _, found = look(subject, subject.encode(TEXT, second))

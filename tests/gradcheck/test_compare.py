@@ -16,6 +16,7 @@ from minibert.gradcheck import (
     Method,
     Row,
     check,
+    check_adjoint,
     function_case,
     relative_error,
 )
@@ -153,6 +154,35 @@ def test_catches_a_backward_that_overwrites_a_variable(device, method):
     assert "overwrote" in rows["x"].note
     assert not rows["x"].ok
     assert bool((variables["x"] == before).all())  # put back
+
+
+@METHODS
+def test_catches_a_forward_that_overwrites_a_variable_again_and_again(device, method):
+    """The second time, nothing changes any more: the absolute value, in place."""
+
+    def forward(x):
+        x[...] = x * ((x.real > 0) * 2 - 1)
+        return x * x * x, x
+
+    def backward(dout, cache):
+        return 3 * cache * cache * dout
+
+    variables = {"x": device.asarray(np.array([0.5, -3.0, 2.0, -1.0]))}
+    row = verdicts(forward, backward, variables, method)["x"]
+    assert not row.ok and "overwrote" in row.note
+    case = function_case("it", forward, backward, {"x": device.asarray(np.array([0.5, -3.0]))})
+    assert not check_adjoint(case).ok
+
+
+@METHODS
+def test_not_a_number_is_not_zero(device, method):
+    def backward(dout, cache):
+        return dout * 0.0
+
+    variables = {"x": device.asarray(np.array([0.5, -3.0]))}
+    with np.errstate(invalid="ignore"):
+        row = verdicts(lambda x: (x * np.nan, None), backward, variables, method, zeros=["x"])["x"]
+    assert not row.ok
 
 
 def test_a_backward_may_overwrite_its_dout(device):

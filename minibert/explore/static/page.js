@@ -1,5 +1,7 @@
 // The page.
 
+const dark = matchMedia("(prefers-color-scheme: dark)"); // the pictures are drawn anew when this changes
+
 function show(shown) {
   const { look } = shown,
     [layer, name] = [$("layer").value, $("names").value];
@@ -35,7 +37,7 @@ function show(shown) {
     width = window.innerWidth;
     all();
   };
-  matchMedia("(prefers-color-scheme: dark)").onchange = all;
+  dark.onchange = all;
   all();
   showWords(shown);
 }
@@ -60,7 +62,8 @@ function showAttention(look) {
     section.hidden = !section.querySelector("#heads");
   for (const kind of ["taken", "gradient"]) document.querySelector(`#kind [value="${kind}"]`).remove();
   $("layer").replaceChildren(...numberChoices(look.maps.shape[0]));
-  window.onresize =
+  dark.onchange =
+    window.onresize =
     $("layer").onchange =
     $("kind").onchange =
     $("form").onchange =

@@ -12,15 +12,16 @@ const values = {
       derivative = unpack(tensor.derivative);
     this.offerParts(name, value.shape.length === 3 ? value.shape[0] : 1);
     const hint = live ? "Point at a number. Click it for its numeric derivative." : "Point at a number.";
-    const note = element("p", { className: "hint number", textContent: hint });
+    const note = element("p", { className: "hint number", textContent: hint, ariaLive: "polite" });
     const more = isValue
       ? this.about(shown, name, tensor, value, derivative)
       : { above: parameterNote(tensor, value.shape[0]), below: [] };
-    const maps = this.maps(shown, name, tensor, value, derivative, note);
+    const { choice, figures } = this.maps(shown, name, tensor, value, derivative, note);
     $("tensor").replaceChildren(
       more.above,
       note,
-      element("div", { className: "two" }, ...maps),
+      choice,
+      element("div", { className: "two" }, ...figures),
       ...more.below,
     );
   },
@@ -46,9 +47,28 @@ const values = {
       const squares = heatmap(cut, rows, columns, { ...options, label: `${name}: ${label}` });
       return element("figure", {}, squares, element("figcaption", { textContent: label }));
     };
-    return isValue
-      ? [figure("value", value), figure("its derivative", derivative)]
-      : [figure("parameter", value), figure("its gradient", derivative)];
+    const [first, second] = isValue ? ["value", "its derivative"] : ["parameter", "its gradient"];
+    return {
+      choice: this.choice(
+        isValue ? tokenChoices(rowNames) : choices(rowNames),
+        columnNames ? tokenChoices(columnNames) : choices(numbers(columns)),
+        onHover,
+        onClick,
+      ),
+      figures: [figure(first, value), figure(second, derivative)],
+    };
+  },
+
+  // The same as pointing and clicking does, for who uses the keyboard.
+  choice(rows, columns, onHover, onClick) {
+    const row = element("select", { ariaLabel: "row" }, ...rows),
+      column = element("select", { ariaLabel: "column" }, ...columns);
+    const show = () => {
+      onHover(Number(row.value), Number(column.value));
+      onClick?.(Number(row.value), Number(column.value));
+    };
+    const button = element("button", { textContent: "show it", onclick: show });
+    return element("p", { className: "hint" }, "Or choose a row and a column: ", row, " ", column, " ", button);
   },
 
   offerParts(name, parts) {
