@@ -137,7 +137,7 @@ def write_reports(folder: Path) -> None:
 def compare_processors(measured: Sequence[Results]) -> str:
     """A page with a column for each processor, and what was measured there; "" if there is none."""
     parts = {name: importlib.import_module(f"benchmarks.parts.{name}") for name in PARTS}
-    columns = {}
+    columns, days = {}, []
     for results in measured:
         rows = [
             row
@@ -146,6 +146,7 @@ def compare_processors(measured: Sequence[Results]) -> str:
             for row in parts[name].compared(cases)
         ]
         columns[f"[{results.processor}]({results.folder.name}/cpu.md)"] = dict(rows)
+        days.append(results.days)
     if not columns:
         return ""
     whats = list(dict.fromkeys(what for column in columns.values() for what in column))
@@ -156,8 +157,10 @@ def compare_processors(measured: Sequence[Results]) -> str:
     about = paragraph("""
         Someone else's time divided by ours, so that a figure above 1 means that minibert is faster: medians
         of paired rounds, with quartiles in brackets. "Ours" is with NumPy's products or with oneDNN's,
-        whichever are faster, where both were measured. The heading of each column links to a page with
-        everything that was measured on that processor, on how many cores, when and how.""")
+        whichever are faster, where both were measured. A column may be of an older state of minibert: the
+        last row has the days. The heading of each column links to a page with everything that was measured
+        on that processor, on how many cores, when and how.""")
+    rows.append(["measured", *days])
     return "\n\n".join(["# Processors side by side", about, table(["", *columns], rows)]) + "\n"
 
 

@@ -41,6 +41,12 @@ class Results:
         records = [record for cases in self.parts.values() for record in cases.values()]
         return max((record["origin"] for record in records), key=lambda o: o["when"])["machine"]["processor"]
 
+    @property
+    def days(self) -> str:
+        """The first and the last day of measuring."""
+        days = {record["origin"]["when"][:10] for cases in self.parts.values() for record in cases.values()}
+        return " to ".join(sorted({min(days), max(days)}))
+
     def save(self, part: str, case: str, record: Mapping[str, Any], threads: int) -> None:
         """Add a record to those in the file, and with it when, where and by which command it came about."""
         origin = {

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from datetime import datetime
 
 import numpy as np
 import pytest
@@ -184,6 +185,8 @@ def test_processors_stand_side_by_side(tmp_path, monkeypatch):
     assert "|  | [One (family 1)](one-family-1/cpu.md) | [Two](two/cpu.md) |" in page
     assert "tiny, V 8,192: the fastest PyTorch / ours | 2.00 (2.00–2.00) | 4.00 (4.00–4.00) |" in page
     assert "one thread: Rust / ours |  | 2.00 (2.00–2.00) |" in page
+    today = datetime.now().astimezone().date().isoformat()
+    assert page.endswith(f"| measured | {today} | {today} |\n")
     assert "minibert, oneDNN | 50.0" in (tmp_path / "two" / "cpu.md").read_text()
 
 
