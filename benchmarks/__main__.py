@@ -23,6 +23,7 @@ from minibert.files import write_text
 
 PARTS = "train_step bfloat16 memory inference padding fine_tuning embedding tokenizer vocabulary".split()
 PARTS += "scaling profile held_out gpu_step".split()
+HELD_TO_AVX2 = "train_step inference padding fine_tuning embedding".split()  # that --avx2 is for
 RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -40,6 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parse(parts, arguments)
         if options.part not in ("all", "report"):
             parts = {options.part: parts[options.part]}
+        if options.avx2 and options.part != "report":
+            parts = {name: part for name, part in parts.items() if name in HELD_TO_AVX2}
+            if not parts:
+                raise UserError(f"{options.part} cannot be held to AVX2; only {', '.join(HELD_TO_AVX2)} can")
         if options.part == "report":
             write_reports(options.results)
             return 0
@@ -115,7 +120,7 @@ def measure(name: str, part: ModuleType, results: Results, options: argparse.Nam
     """Measure one part, and keep each of its cases as soon as it is there."""
     print(f"== {part.__doc__.strip()}", flush=True)
     for case, record in part.measure(options):
-        results.save(name, case, record, options.threads)
+        results.save(name, case, record, getattr(part, "THREADS", options.threads))
         for what, least, measured in part.aims({case: record}):
             print(f"{what}: {measured}" + (f"   (aim: {least})" if least else ""), flush=True)
 

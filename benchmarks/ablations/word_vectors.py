@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--sentences", type=positive, metavar="N", help="for the mean vector of a word, at most (default: 20)"
     )
     parser.add_argument(
-        "--words", type=positive, metavar="N", help="read only the first N of the text (default: all)"
+        "--words", type=positive, metavar="N", help="that Word2Vec reads (default: all of the text)"
     )
     parser.add_argument("--passes", type=positive, metavar="N", help="of Word2Vec over the text")
     parser.add_argument(

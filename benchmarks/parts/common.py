@@ -107,9 +107,12 @@ def pinned(options: argparse.Namespace) -> dict[str, str]:
     return AVX2 if options.avx2 else {}
 
 
+HELD = ", everybody on AVX2"  # at the end of a case's name
+
+
 def case_name(name: str, options: argparse.Namespace) -> str:
     """The case's name, and whether everybody was held to AVX2."""
-    return f"{name}, everybody on AVX2" if options.avx2 else name
+    return name + HELD if options.avx2 else name
 
 
 def pytorch_modes(options: argparse.Namespace) -> dict[str, dict[str, Any] | None]:

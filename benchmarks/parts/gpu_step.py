@@ -90,6 +90,7 @@ def _measure_case(config: BertConfig, shape: dict[str, int], options: argparse.N
             "losses": losses,
             "missing": race.missing,
             "floor": floor(config, **shape, tflops=options.tflops, terabytes=options.terabytes),
+            "rates": {"tflops": options.tflops, "terabytes": options.terabytes},
         }
 
 
@@ -151,11 +152,12 @@ def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
                 ]
             )
         header = ["", "ms a step", "tokens/s", "floor / step", "MiB", "times ours"]
-        by = max(record["floor"], key=record["floor"].get)
+        by, rates = max(record["floor"], key=record["floor"].get), record["rates"]
         parts += [
             f"### {case}",
             table(header, rows),
-            f"On {record['device']}; floor {1e3 * least:.2f} ms ({by}); "
+            f"On {record['device']}; floor {1e3 * least:.2f} ms ({by}, at {rates['tflops']:g} TFLOP/s and "
+            f"{rates['terabytes']:g} TB/s); "
             + ("ours was replayed." if record["replaying"] else "ours was NOT replayed."),
             missing_lines(record),
         ]

@@ -19,6 +19,7 @@ KINDS: dict[str, tuple[str, type[BertTokenizer | RobertaTokenizer | AlbertTokeni
     "byte-level BPE": ("byte-level BPE", RobertaTokenizer),
     "unigram": ("unigram", AlbertTokenizer),
 }
+THREADS = 1  # whatever --threads says
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +37,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
     if 0 in characters:
         raise UserError(f"{text}: not {pieces} documents, one a round; give a longer text or fewer --rounds")
     for case, (_, kind) in KINDS.items():
-        with tempfile.TemporaryDirectory(prefix="minibert-benchmarks-") as folder, Race(threads=1) as race:
+        with tempfile.TemporaryDirectory(prefix="minibert-benchmarks-") as folder, Race(THREADS) as race:
             kind.train(documents(str(text))[:500], VOCAB_SIZE).save_pretrained(folder)
             task = {"kind": kind.__name__, "vocabulary": folder, "text": str(text), "pieces": pieces}
             for name, module in ((OURS, "ours"), (RUST, "rust")):

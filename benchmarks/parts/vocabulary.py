@@ -11,6 +11,7 @@ from benchmarks.results import paragraph, ratio, table
 
 VOCAB_SIZE = 8192
 MOST_ROUNDS = 5  # each takes seconds
+THREADS = 1  # whatever --threads says
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +25,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
     if text is None:
         return
     arguments = {"text": str(text), "vocab_size": VOCAB_SIZE, "limit": 200 if options.quick else None}
-    with Race(threads=1) as race:
+    with Race(THREADS) as race:
         race.enter(OURS, "ours:learning", **arguments)
         race.enter(RUST, "rust:learning", **arguments)
         seconds = take_turns(race.turns("learn"), rounds=min(options.rounds, MOST_ROUNDS), seconds=0.0)

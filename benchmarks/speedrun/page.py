@@ -25,7 +25,7 @@ def write_page(
     """Write ``speedrun.md`` and ``speedrun.png`` from the records and what their runs reached."""
     measured: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
     for track, group in itertools.groupby(records, key=lambda one: one[0]):
-        rows = [(record, results.get(f"{track}/{record['name']}", {"runs": {}})) for _, record in group]
+        rows = [(record, _runs(record, results.get(f"{track}/{record['name']}", {}))) for _, record in group]
         if rows[0][1]["runs"]:  # all others are compared with the first
             measured[track] = [
                 (record, found) for record, found in rows if found["runs"] or not record.get("tried")
@@ -35,9 +35,10 @@ def write_page(
         paragraph("""
             Written by `python -m benchmarks.speedrun`. Each record changes one thing about the one before it
             in `records.toml`, and takes about as few steps as bring its loss to that of the first. (A record
-            with 0 seeds has not been run.) The loss is that of masked words on held-out batches, the same for
-            all runs of a track: mean and standard deviation over the seeds. Steps were timed in turn in one
-            process; time is that of all steps, and of what comes before the first."""),
+            with 0 seeds has not been run, or not with so many steps.) The loss is that of masked words on
+            held-out batches, the same for all runs of a track: mean and standard deviation over the seeds.
+            Steps were timed in turn in one process, with the library for matrix products that a run would
+            choose; time is that of all steps, and of what comes before the first."""),
     ]
     for track, rows in measured.items():
         parts += [f"## {TITLES[track]}", *_section(rows)]
@@ -45,6 +46,13 @@ def write_page(
         plot(measured, folder / "speedrun.png")
         parts.insert(2, "![Loss on held-out text against minutes of training](speedrun.png)")
     write_text(folder / "speedrun.md", "\n\n".join(parts) + "\n")
+
+
+def _runs(record: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """What was found of a record, but only the runs with as many steps as it has now."""
+    steps = record["settings"]["steps"]
+    runs = {seed: run for seed, run in found.get("runs", {}).items() if run["steps"] == steps}
+    return {**found, "runs": runs}
 
 
 def _section(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
@@ -58,7 +66,9 @@ def _section(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> lis
             step = f"{found['time']['step_seconds'] * 1e3:.0f}"
             times = [step, format_seconds(seconds), f"{first / seconds:.2f}" if first else "–"]
             machine = found["time"]["machine"]
-            machines.add(f"{machine['processor']}, {machine['threads']} threads")
+            machines.add(
+                f"{machine['processor']}, {machine['threads']} threads, products by {found['time']['products']}"
+            )
         loss, steps, tokens, seeds = _reached(record, found)
         cells.append([record["name"], loss, steps, tokens, *times, seeds])
     parts = [table(COLUMNS, cells), _whys(records), f"<sub>Timed on: {'; '.join(sorted(machines))}.</sub>"]

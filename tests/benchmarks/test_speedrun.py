@@ -140,6 +140,25 @@ def test_steps_are_timed_in_turn(track, monkeypatch):
     assert set(times) == {"a", "b"} and all(time["step_seconds"] > 0 for time in times.values())
 
 
+def test_steps_are_timed_with_the_products_that_a_run_would_choose(track, monkeypatch):
+    monkeypatch.setattr("benchmarks.speedrun.timing.ROUNDS", 1)
+    monkeypatch.setattr("benchmarks.speedrun.timing.fastest_library", lambda shapes: "another")
+    used = []
+    monkeypatch.setattr("benchmarks.speedrun.timing.use_products", used.append)
+    times = measure(track, {"a": SMALL | {"vocab_size": 60}})
+    assert times["a"]["products"] == "another" and used == ["another", "another", "numpy"]
+    with pytest.raises(UserError, match="are not all alike"):
+        measure(track, {"a": SMALL | {"vocab_size": 60, "max_seq_length": 16, "long_seq_length": 32}})
+
+
+def test_only_runs_of_the_records_present_length_count(tmp_path):
+    run = {"loss": 4.0, "steps": 2, "tokens": 10, "evaluations": [{"step": 2, "mlm_loss": 4.0}]}
+    record = {"name": "a", "why": "Because.", "settings": {"steps": 2}}
+    results = {"docs/a": {"runs": {"0": run, "1": run | {"steps": 3, "loss": 9.0}}}}
+    write_page([("docs", record)], results, tmp_path)
+    assert "| a | 4.000 | 2 | 0.0 | – | – | – | 1 |" in (tmp_path / "speedrun.md").read_text()
+
+
 def test_the_large_corpus_is_whole_articles_and_whole_free_novels(tmp_path, monkeypatch):
     shared = tmp_path / "shared"
     (shared / "wikipedia_en").mkdir(parents=True)
