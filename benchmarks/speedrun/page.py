@@ -66,9 +66,8 @@ def _section(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> lis
             step = f"{found['time']['step_seconds'] * 1e3:.0f}"
             times = [step, format_seconds(seconds), f"{first / seconds:.2f}" if first else "–"]
             machine = found["time"]["machine"]
-            machines.add(
-                f"{machine['processor']}, {machine['threads']} threads, products by {found['time']['products']}"
-            )
+            products = f"products by {found['time']['products']}"
+            machines.add(f"{machine['processor']}, {machine['threads']} threads, {products}")
         loss, steps, tokens, seeds = _reached(record, found)
         cells.append([record["name"], loss, steps, tokens, *times, seeds])
     parts = [table(COLUMNS, cells), _whys(records), f"<sub>Timed on: {'; '.join(sorted(machines))}.</sub>"]
