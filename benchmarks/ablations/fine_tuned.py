@@ -4,7 +4,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.finetuning.__main__ import make
+from benchmarks.finetuning.__main__ import make, shown_commands
 from benchmarks.finetuning.figures import MEASURED, dev_scores, read_run
 from benchmarks.finetuning.runs import Run, finetune, quick
 from benchmarks.measure import ContenderError
@@ -61,12 +61,14 @@ def score(task: str, settings: PretrainSettings, options: argparse.Namespace) ->
 
 
 def make_once(run: Run, data: Path, folder: Path, make_quick: bool) -> None:
-    """Run the commands of a run, unless it has ended already. Raises UserError if one fails."""
-    if not (folder / run.name / MEASURED).exists():
-        try:
-            make(quick(run) if make_quick else run, {"data": data, "runs": folder})
-        except ContenderError as error:
-            raise UserError(str(error)) from error
+    """Run the commands of a run, unless a run with the same ones has ended. Raises UserError if one fails."""
+    run, measured = quick(run) if make_quick else run, folder / run.name / MEASURED
+    if measured.exists() and read_json(measured, "file of a run")["commands"] == shown_commands(run):
+        return
+    try:
+        make(run, {"data": data, "runs": folder})
+    except ContenderError as error:
+        raise UserError(str(error)) from error
 
 
 def _run(task: str, name: str, model: str, seed: int) -> Run:

@@ -142,6 +142,11 @@ def run_all(plan: Sequence[Run], places: Mapping[str, str | Path]) -> list[str]:
     return failed
 
 
+def shown_commands(run: Run) -> list[str]:
+    """The commands of a run as the page shows them."""
+    return [Template(command).safe_substitute(run=f"$runs/{run.name}") for command in run.commands]
+
+
 def make(run: Run, places: Mapping[str, str | Path]) -> None:
     """Run the commands. Raises ContenderError if one fails."""
     folder = Path(places["runs"]) / run.name
@@ -159,7 +164,7 @@ def make(run: Run, places: Mapping[str, str | Path]) -> None:
         processor_seconds.append(processor_time() - used)
     record = {
         "when": when.isoformat(timespec="seconds"),
-        "commands": [Template(command).safe_substitute(run=f"$runs/{run.name}") for command in run.commands],
+        "commands": shown_commands(run),
         "seconds": seconds,
         "processor_seconds": processor_seconds,
         "machine": describe_machine(),

@@ -12,6 +12,7 @@ from benchmarks.ablations import experiments, fine_tuned
 from benchmarks.ablations.__main__ import main
 from benchmarks.ablations.experiments import QUICK, Group, groups
 from benchmarks.ablations.fine_tuned import TASKS
+from benchmarks.finetuning.runs import Run
 from benchmarks.speedrun import tracks
 from minibert.cli import parse
 from minibert.files import write_json
@@ -143,3 +144,17 @@ def test_mistakes_are_told_in_a_line(capsys):
     with pytest.raises(SystemExit):
         main(["rate", "--help"])
     assert "15 %, 30 %, 40 %" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_run_is_made_again_if_its_commands_have_changed(tmp_path, monkeypatch):
+    made = []
+
+    def make(run, places):
+        made.append(run.commands)
+        (tmp_path / run.name).mkdir(exist_ok=True)
+        write_json(tmp_path / run.name / "measured.json", {"commands": list(run.commands)})
+
+    monkeypatch.setattr(fine_tuned, "make", make)
+    for command in ("minibert a", "minibert a", "minibert b"):
+        fine_tuned.make_once(Run("one", "", (command,), 1), tmp_path, tmp_path, make_quick=False)
+    assert made == [("minibert a",), ("minibert b",)]
