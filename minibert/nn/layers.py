@@ -62,7 +62,8 @@ class Embedding(Module):
 
     def backward(self, dout: Array, cache: Cache) -> None:
         """dout (…, size); adds to the gradient of weight. Returns nothing: ids have no derivative."""
-        self.weight.add_grad(ops.embedding_backward(dout, cache))
+        drows = dout.astype(self.weight.value.dtype, copy=False)  # they are not added up in 16 bits
+        self.weight.add_grad(ops.embedding_backward(drows, cache))
 
 
 class Dropout(Module):

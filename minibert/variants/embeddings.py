@@ -54,14 +54,13 @@ class LookedUpEmbeddings(BertEmbeddings):
         dnormalised = self.dropout.backward(dout, cache.pop(self))
         dtotal = self.LayerNorm.backward(dnormalised, cache.pop(self))  # (B, S, H)
         type_cache, position_cache, word_cache = (cache.pop(self) for _ in range(3))
-        drows = dtotal.astype(self.word_embeddings.weight.value.dtype, copy=False)  # not added up in 16 bits
         if self.token_types:
-            self.token_type_embeddings.backward(drows, type_cache)
+            self.token_type_embeddings.backward(dtotal, type_cache)
         if self.positions:
-            self.position_embeddings.backward(drows, position_cache)
+            self.position_embeddings.backward(dtotal, position_cache)
         if word_cache is None:
             return dtotal
-        self.word_embeddings.backward(drows, word_cache)
+        self.word_embeddings.backward(dtotal, word_cache)
         return None
 
 

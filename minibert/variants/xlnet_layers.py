@@ -106,11 +106,12 @@ class XLNetEmbeddings(BertEmbeddings):
         """
         dhidden = self.dropout.backward(dout, cache.pop(self))
         word_cache, length = cache.pop(self), cache.pop(self)
-        drows = dhidden.astype(self.mask_emb.value.dtype, copy=False)  # which are not added up in 16 bits
-        self.mask_emb.add_grad(drows[:, length:].sum(axis=(0, 1), keepdims=True))  # (1, 1, H)
+        dqueries = dhidden[:, length:].astype(self.mask_emb.value.dtype, copy=False)  # not summed in 16 bits
+        dqueries = dqueries.sum(axis=1, keepdims=True)  # (B, 1, H)
+        self.mask_emb.add_grad(dqueries.sum(axis=0, keepdims=True))
         if word_cache is None:
             return dhidden[:, :length]
-        self.word_embeddings.backward(drows[:, :length], word_cache)
+        self.word_embeddings.backward(dhidden[:, :length], word_cache)
         return None
 
 

@@ -38,7 +38,9 @@ def test_it_holds_the_models_attention(second):
 
 def test_a_notebook_gets_the_page_in_a_frame():
     made = view("mini", OTHER, height=333)
-    (source,) = re.findall(r'^<iframe srcdoc="([^"]*)" style="[^"]*height: 333px', made._repr_html_())
+    (source,) = re.findall(
+        r'^<iframe title="[^"]+" srcdoc="([^"]*)" style="[^"]*height: 333px', made._repr_html_()
+    )
     assert html.unescape(source) == made.html
 
 

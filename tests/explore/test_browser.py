@@ -470,7 +470,7 @@ def test_every_what_if(live):
     choose(live, "names", "bert.encoder.layer.1")
     wait(live, lambda: "x′ =" in text(live, "tensor"))
     live.execute_script(
-        "document.querySelector('#tensor select').value = 2;"
+        "document.querySelector('#tensor form select').value = 2;"
         "document.querySelector('#tensor input').value = 'he closed the window .';"
         "document.querySelector('#tensor form').requestSubmit()"
     )
@@ -502,6 +502,18 @@ def test_a_click_on_a_number_shows_its_numeric_derivative(live):
         "canvas.dispatchEvent(new MouseEvent('mousemove', { clientX, clientY }))"
     )
     assert "numeric" in text(live, "tensor")
+
+
+def test_a_number_can_be_chosen_from_the_keyboard(live):
+    choose(live, "names", "bert.encoder.layer.2")
+    wait(live, lambda: "x′ =" in text(live, "tensor"))
+    live.execute_script(
+        "const [row, column] = document.querySelectorAll('#tensor > .hint select');"
+        "row.value = 3; column.value = 7; row.parentElement.querySelector('button').click()"
+    )
+    wait(live, lambda: "by hand" in text(live, "tensor"))
+    by_hand, numeric = re.search(r"by hand (\S+), numeric (\S+)", text(live, "tensor")).groups()
+    assert float(by_hand) == pytest.approx(float(numeric), rel=1e-4, abs=1e-9)
 
 
 def test_clicks_on_a_token_hide_it_ask_about_it_and_show_it_again(live):
