@@ -52,6 +52,11 @@ def to_numpy(array: Array) -> np.ndarray:
     raise TypeError(f"expected a NumPy or CuPy array, got {type(array).__name__}")
 
 
+def as_dtype(array: Array, dtype: Any) -> Array:
+    """The array in this dtype: itself, if it has it."""
+    return array.astype(dtype, copy=False)
+
+
 def map_arrays(function: Callable[[Array], Any], tree: Any) -> Any:
     """The same tree with ``function(array)`` in place of every array.
 

@@ -95,14 +95,14 @@ class Observation:
         """dvalue, with respect to the value that the pass continued with → to the one that was computed."""
         answer = self._observer.backward(self._name, dvalue.copy())  # ours may be overwritten later on
         if answer is not None:
-            return _in_place_of(dvalue, answer, self._name)
+            return _in_place_of(dvalue, answer)
         return get_array_module(dvalue).zeros_like(dvalue) if self._replaced else dvalue
 
 
-def _in_place_of(value: Array, answer: Array, name: str) -> Array:
+def _in_place_of(value: Array, answer: Array) -> Array:
     """An observer's answer, in the dtype of the value that it replaces. It must have the value's shape."""
     if answer.shape != value.shape:
-        raise ValueError(f"{name}: an observer answered {value.shape} with an array of shape {answer.shape}")
+        raise ValueError(f"an observer answered {value.shape} with an array of shape {answer.shape}")
     return answer if answer.dtype == value.dtype else answer.astype(value.dtype)
 
 
@@ -203,7 +203,7 @@ class Context:
             if observer.wants(full):
                 answer = observer.forward(full, value)
                 caches.append(Observation(observer, full, answer is not None))
-                value = value if answer is None else _in_place_of(value, answer, full)
+                value = value if answer is None else _in_place_of(value, answer)
         return value, caches or None
 
     # -- Other contexts of the same pass --------------------------------------------------------

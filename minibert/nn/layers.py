@@ -1,7 +1,7 @@
 """The layers: parameters and an operation, nothing else."""
 
 from minibert import ops
-from minibert.arrays import Array
+from minibert.arrays import Array, as_dtype
 from minibert.nn.context import Context
 from minibert.nn.module import Module
 from minibert.nn.parameter import Parameter
@@ -62,8 +62,8 @@ class Embedding(Module):
 
     def backward(self, dout: Array, cache: Cache) -> None:
         """dout (…, size); adds to the gradient of weight. Returns nothing: ids have no derivative."""
-        drows = dout.astype(self.weight.value.dtype, copy=False)  # they are not added up in 16 bits
-        self.weight.add_grad(ops.embedding_backward(drows, cache))
+        # In the dtype of the parameter, since rows are not added up in 16 bits.
+        self.weight.add_grad(ops.embedding_backward(as_dtype(dout, self.weight.value.dtype), cache))
 
 
 class Dropout(Module):

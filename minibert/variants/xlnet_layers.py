@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minibert import ops
-from minibert.arrays import Array, get_array_module
+from minibert.arrays import Array, as_dtype, get_array_module
 from minibert.bert.config import BertConfig
 from minibert.bert.embeddings import BertEmbeddings
 from minibert.bert.encoder import BertEncoder, BertLayer, BertResidualOutput
@@ -106,7 +106,7 @@ class XLNetEmbeddings(BertEmbeddings):
         """
         dhidden = self.dropout.backward(dout, cache.pop(self))
         word_cache, length = cache.pop(self), cache.pop(self)
-        dqueries = dhidden[:, length:].astype(self.mask_emb.value.dtype, copy=False)  # not summed in 16 bits
+        dqueries = as_dtype(dhidden[:, length:], self.mask_emb.value.dtype)  # not added up in 16 bits
         dqueries = dqueries.sum(axis=1, keepdims=True)  # (B, 1, H)
         self.mask_emb.add_grad(dqueries.sum(axis=0, keepdims=True))
         if word_cache is None:
