@@ -89,11 +89,11 @@ def _tried(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[
 
 def _reached(record: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     """Loss, steps, million tokens and seeds of the runs."""
-    runs = list(found["runs"].values())
+    runs, steps = list(found["runs"].values()), f"{record['settings']['steps']:,}"
     if not runs:
-        return ["–", f"{record['settings']['steps']:,}", "–", "0"]
+        return ["–", steps, "–", "0"]
     tokens = f"{np.mean([run['tokens'] for run in runs]) / 1e6:.1f}"
-    return [_spread([run["loss"] for run in runs], 3), f"{runs[0]['steps']:,}", tokens, str(len(runs))]
+    return [_spread([run["loss"] for run in runs], 3), steps, tokens, str(len(runs))]
 
 
 def _whys(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> str:

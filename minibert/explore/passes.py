@@ -182,6 +182,14 @@ class Pass:
     derivatives: dict[str, np.ndarray]
 
 
+def context_with(*observers: Observer) -> Context:
+    """The context of a pass without dropout, which these see in turn."""
+    context = Context()
+    for observer in observers:
+        context = context.with_observer(observer)
+    return context
+
+
 def run(
     model: Explored,
     sentence: Sentence,
@@ -198,9 +206,8 @@ def run(
     than the model's positions, and for a question that the sentence or the model has no answer to.
     """
     model.eval()
-    keeper, context = Keeper(names), Context()
-    for observer in (*changes, keeper):
-        context = context.with_observer(observer)
+    keeper = Keeper(names)
+    context = context_with(*changes, keeper)
     arguments = sentence.batch | question.arguments(model, sentence.input_ids)
     outputs, cache = model.forward(**arguments, context=context)
     loss, probabilities, derivatives = question.ask(model, outputs)

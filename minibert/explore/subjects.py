@@ -18,7 +18,7 @@ from minibert.data.tasks import Place
 from minibert.data.tasks.faults import Problem
 from minibert.data.tasks.windows import window_places
 from minibert.errors import UserError
-from minibert.explore.passes import Pass, Sentence, encode, encode_pieces, last_text, run
+from minibert.explore.passes import Pass, Sentence, context_with, encode, encode_pieces, last_text, run
 from minibert.explore.questions import (
     Cosine,
     Explored,
@@ -38,7 +38,7 @@ from minibert.heads import (
     BertForTokenClassification,
     SentenceEncoder,
 )
-from minibert.nn import Context, Observer
+from minibert.nn import Observer
 from minibert.tasks.classify import MULTI_LABEL
 from minibert.tasks.masked_words import masked_word_head
 from minibert.tasks.question_answering import AnswerQuestions
@@ -340,10 +340,7 @@ class Tags(Labels):
     def _tags(self, sentence: Sentence, changes: Sequence[Observer] = ()) -> tuple[np.ndarray, np.ndarray]:
         """The tag of each word, at its first token, (S,); the probabilities of all at each token, (S, K)."""
         assert isinstance(self.model, BertForTokenClassification)
-        context = Context()  # without dropout
-        for change in changes:
-            context = context.with_observer(change)
-        logits = self.model.forward(**sentence.batch, context=context)[0].logits  # (1, S, K)
+        logits = self.model.forward(**sentence.batch, context=context_with(*changes))[0].logits  # (1, S, K)
         chosen = np.zeros((1, len(sentence)), bool)
         chosen[0, [word.places[0] for word in sentence.words]] = True
         return self.model.best_tags(logits, chosen)[0], to_numpy(ops.softmax(logits)[0])[0]
@@ -409,8 +406,7 @@ class Spans(Subject):
         """Spans of at most ``LONGEST_SPAN`` tokens of the passage, by both ends' probability, best first."""
         first, stop = last_text(found.sentence, self.tokenizer)
         start, end = found.probabilities[:, first:stop]  # (P,) each
-        length = len(end)
-        spans = np.argwhere(np.triu(np.tri(length, k=LONGEST_SPAN - 1)))  # pairs (from, to), to ≥ from
+        spans = np.argwhere(np.triu(np.tri(len(end), k=LONGEST_SPAN - 1)))  # pairs (from, to), to ≥ from
         p = start[spans[:, 0]] * end[spans[:, 1]]
         order = np.argsort(-p, kind="stable")[:100]
         return [

@@ -103,21 +103,26 @@ def test_a_student_learns_from_its_teacher_what_the_labels_do_not_tell(capsys):
     )  # a model like any other
 
 
-def test_a_run_with_a_teacher_goes_on_to_the_same_bits(monkeypatch):
-    student = settings(
-        train="train.tsv", model="small", teacher=TEACHER, epochs=2.0, save_every=10, eval_every=30
-    )
-    whole = finetune(**student, name="whole")
+def interrupt(steps, monkeypatch, **student):
+    """A run that somebody interrupts after so many steps."""
     take = finetuning.Trainer.run
 
     def stop(trainer, *_):
-        take(trainer, 20)
+        take(trainer, steps)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(finetuning.Trainer, "run", stop)
         with pytest.raises(KeyboardInterrupt):
-            finetune(**student, name="killed")
+            finetune(**student)
+
+
+def test_a_run_with_a_teacher_goes_on_to_the_same_bits(monkeypatch):
+    student = settings(
+        train="train.tsv", model="small", teacher=TEACHER, epochs=2.0, save_every=10, eval_every=30
+    )
+    whole = finetune(**student, name="whole")
+    interrupt(20, monkeypatch, **student, name="killed")
     resumed = finetune(**student, name="killed", resume=True)
     assert resumed["best"]["scores"] == whole["best"]["scores"]
     assert finetune(**student, name="whole", resume=True)["runs"] == whole["runs"]  # which had ended
@@ -130,16 +135,7 @@ def test_a_run_with_a_teacher_goes_on_to_the_same_bits(monkeypatch):
 def test_a_run_does_not_go_on_with_other_weights_of_its_teacher(tmp_path, monkeypatch):
     teacher = str(shutil.copytree(TEACHER, tmp_path / "teacher"))
     student = settings(train="train.tsv", model="small", teacher=teacher, epochs=1.0, save_every=5)
-    take = finetuning.Trainer.run
-
-    def stop(trainer, *_):
-        take(trainer, 5)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(finetuning.Trainer, "run", stop)
-        with pytest.raises(KeyboardInterrupt):
-            finetune(**student, name="other-teacher")
+    interrupt(5, monkeypatch, **student, name="other-teacher")
     task, model = open_task(teacher)
     model.buffers.value *= 1.5
     task.save(model, teacher)
