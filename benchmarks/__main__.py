@@ -12,8 +12,8 @@ from benchmarks.measure import ROOT, ContenderError
 from benchmarks.results import (
     Results,
     describe_origins,
+    folder_name,
     paragraph,
-    processor_name,
     ratio,
     table,
     usable_cores,
@@ -48,12 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.part == "report":
             write_reports(options.results)
             return 0
-        for machine in ("cpu", "gpu"):
-            here = {name: part for name, part in parts.items() if machine_of(part) == machine}
-            results = Results(folder_of(options, machine), machine)
+        for name, part in parts.items():
+            machine = machine_of(part)
             if not (options.part == "all" and machine == "gpu"):
-                for name, part in here.items():
-                    measure(name, part, results, options)
+                measure(name, part, Results(folder_of(options, machine), machine), options)
         write_reports(options.results)
     except (UserError, ContenderError) as error:
         print(f"benchmarks: error: {error}", file=sys.stderr)
@@ -97,8 +95,8 @@ def parse(parts: dict[str, ModuleType], arguments: Sequence[str] | None) -> argp
 
 
 def folder_of(options: argparse.Namespace, machine: str) -> Path:
-    """Where the results of this machine are: every processor has a folder of its own."""
-    return options.results / processor_name() if machine == "cpu" else options.results
+    """Where the results of this machine are: every processor has a folder of its own, and every GPU."""
+    return options.results / folder_name(options.device if machine == "gpu" else "cpu")
 
 
 def positive(text: str) -> int:
@@ -132,7 +130,7 @@ def machine_of(part: ModuleType) -> str:
 
 def write_reports(folder: Path) -> None:
     """The pages of all processors and GPUs that were ever measured, and the page that compares processors."""
-    for path in (*sorted(folder.glob("*/cpu.json")), *folder.glob("gpu.json")):
+    for path in (*sorted(folder.glob("*/cpu.json")), *sorted(folder.glob("*/gpu.json"))):
         print(f"written: {write_report(Results(path.parent, path.stem))}")
     if comparison := compare_processors([Results(path.parent) for path in sorted(folder.glob("*/cpu.json"))]):
         write_text(folder / "processors.md", comparison)

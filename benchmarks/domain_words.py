@@ -126,9 +126,15 @@ def command(settings: PretrainSettings) -> str:
     return typed.replace(model, "$model") if Path(model).is_absolute() else typed
 
 
+def _places(scores: Sequence[Score]) -> str:
+    """Where the runs were made."""
+    environments = [each.results["environment"] for each in scores]
+    told = [f"{each['processor']} with --threads {each['threads']}" for each in environments]
+    return "; ".join(dict.fromkeys(told))
+
+
 def page(scores: Sequence[Score], sentences: Sequence[str]) -> list[str]:
     """The paragraphs of the page."""
-    first = scores[0]
     commands = [command(each.settings) for each in scores]
     runs = " ".join(str(each.settings.folder) for each in scores)
     return [
@@ -144,8 +150,8 @@ def page(scores: Sequence[Score], sentences: Sequence[str]) -> list[str]:
         ),
         score_table(scores),
         paragraph(
-            f"""Trained on {first.results["environment"]["processor"]}, one thread each, side by side on a
-            busy machine: the times are not to be compared with others, only with each other. One seed."""
+            f"""Trained on {_places(scores)}. One run may have had more of its machine than another, so the
+            times say little. One seed."""
         ),
         "\n".join(
             [

@@ -77,9 +77,9 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def processor_name() -> str:
-    """The processor, as the name of a folder."""
-    told = describe_processor(resolve_device("cpu")).lower()
+def folder_name(device: str = "cpu") -> str:
+    """The processor of a device, as the name of a folder. Raises UserError if there is no such device."""
+    told = describe_processor(resolve_device(device)).lower()
     return re.sub("[^a-z0-9]+", "-", told.replace("(r)", "").replace("(tm)", "")).strip("-")
 
 

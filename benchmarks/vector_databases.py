@@ -151,13 +151,13 @@ def main() -> None:
     parser.add_argument("--vectors", required=True, type=Path, metavar="FILE", help=".npy, (N, H)")
     parser.add_argument("--queries", required=True, type=Path, metavar="FILE", help=".npy, (Q, H)")
     parser.add_argument("--install", required=True, type=Path, metavar="FOLDER", help="for the candidates")
-    parser.add_argument("--only", nargs="+", choices=CANDIDATES, default=list(CANDIDATES))
+    parser.add_argument("--only", nargs="+", choices=CANDIDATES, help="print these; write nothing")
     parser.add_argument("--worker", choices=CANDIDATES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         print(json.dumps(measure(options.worker, np.load(options.vectors), np.load(options.queries))))
         return
-    rows = [row for name in options.only for row in candidate_rows(name, options)]
+    rows = [row for name in options.only or CANDIDATES for row in candidate_rows(name, options)]
     header = "|packages|MB|import, s|search|store, s|MB stored|a query, ms|found of the nearest".split("|")
     counts = ", ".join(
         f"{len(np.load(path, 'r')):,} {what}"
@@ -167,7 +167,8 @@ def main() -> None:
     where = f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}"
     origin = f"{counts}; {date.today()}, {where}"
     report = "\n\n".join(["# Embedded vector databases", table(header, rows), origin])
-    write_text(ROOT / "benchmarks" / "results" / "vector_databases.md", report + "\n")
+    if not options.only:  # a page with some of them would lose the others
+        write_text(ROOT / "benchmarks" / "results" / "vector_databases.md", report + "\n")
     print(report)
 
 

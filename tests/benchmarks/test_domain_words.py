@@ -64,6 +64,8 @@ def test_two_runs_are_scored_on_the_same_sentences(settings, tmp_path, monkeypat
     assert "| `old` | 60 |" in told and "| `new` | 64 |" in told
     assert "minibert pretrain --name new" in told and "--learn-tokens 4 --model runs/old/final" in told
 
+    assert " with --threads 1" in told
+
     one = score(settings.folder, settings, sentences[:1])
     model = domain_words.open_model(domain_words.BertForMaskedLM, "runs/old/final")
     nats = -pseudo_log_likelihoods(model, open_tokenizer("runs/old/final"), sentences[:1])[0]

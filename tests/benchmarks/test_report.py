@@ -1,5 +1,6 @@
 """The file of results and the report: whatever was measured, and never at the cost of what was before."""
 
+import argparse
 import importlib
 import json
 from datetime import datetime
@@ -8,12 +9,12 @@ import numpy as np
 import pytest
 
 from benchmarks import operations
-from benchmarks.__main__ import PARTS, main
+from benchmarks.__main__ import PARTS, folder_of, main
 from benchmarks.inputs import count_masked
 from benchmarks.measure import Spread
 from benchmarks.parts import embedding, fine_tuning, gpu_step, scaling, train_step
 from benchmarks.parts.common import check_agreement
-from benchmarks.results import Results, milliseconds, processor_name, ratio, share, table
+from benchmarks.results import Results, folder_name, milliseconds, ratio, share, table
 from minibert import BertConfig, ops
 
 TIMES = {
@@ -154,12 +155,12 @@ def test_every_part_has_a_record_here():
 def test_a_report_is_made_of_whatever_was_measured(tmp_path, capsys):
     for count in range(len(RECORDS) + 1):
         for part in list(RECORDS)[:count]:
-            on_gpu = part == "gpu_step"
-            results = Results(tmp_path if on_gpu else tmp_path / "a-cpu", "gpu" if on_gpu else "cpu")
+            machine = "gpu" if part == "gpu_step" else "cpu"
+            results = Results(tmp_path / f"a-{machine}", machine)
             for case, record in RECORDS[part].items():
                 results.save(part, case, record, threads=2)
         assert main(["report", "--results", str(tmp_path)]) == 0
-    on_gpu = (tmp_path / "gpu.md").read_text()
+    on_gpu = (tmp_path / "a-gpu" / "gpu.md").read_text()
     assert (
         on_gpu.startswith("# Measured on a GPU") and "Left out: PyTorch, compiled: no compiler at" in on_gpu
     )
@@ -179,7 +180,7 @@ def test_processors_stand_side_by_side(tmp_path, monkeypatch):
         monkeypatch.setattr("benchmarks.results.describe_processor", lambda device, name=processor: name)
         record = RECORDS["train_step"]["tiny, V 8,192"]
         record = record | {"seconds": record["seconds"] | more}
-        Results(tmp_path / processor_name()).save("train_step", "tiny, V 8,192", record, threads=2)
+        Results(tmp_path / folder_name()).save("train_step", "tiny, V 8,192", record, threads=2)
     Results(tmp_path / "two").save("tokenizer", "tokenizer", RECORDS["tokenizer"]["tokenizer"], threads=1)
     assert main(["report", "--results", str(tmp_path)]) == 0
     page = (tmp_path / "processors.md").read_text()
@@ -189,6 +190,14 @@ def test_processors_stand_side_by_side(tmp_path, monkeypatch):
     today = datetime.now().astimezone().date().isoformat()
     assert page.endswith(f"| measured | {today} | {today} |\n")
     assert "minibert, oneDNN | 50.0" in (tmp_path / "two" / "cpu.md").read_text()
+
+
+def test_every_gpu_has_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr("benchmarks.results.resolve_device", lambda name: name)
+    names = {"cuda:0": "NVIDIA H100 80GB HBM3", "cuda:1": "NVIDIA H200"}
+    monkeypatch.setattr("benchmarks.results.describe_processor", names.get)
+    folders = [folder_of(argparse.Namespace(results=tmp_path, device=device), "gpu").name for device in names]
+    assert folders == ["nvidia-h100-80gb-hbm3", "nvidia-h200"]
 
 
 def test_without_results_there_is_nothing_to_compare(tmp_path):
