@@ -23,12 +23,12 @@ class BertConfig(PretrainedConfig):
     """The configuration of a BERT, under Hugging Face's names; the defaults are BERT-base, uncased.
 
     ``hidden_act`` is "gelu" (the erf form, as in transformers), "gelu_new" (the tanh form, as in
-    google-research/bert), "relu" or "tanh". ``initializer`` is "truncated_normal" (google-research/bert)
-    or "normal" (transformers). With ``position_initializer`` "sinusoidal" the position embeddings start as
-    the waves of Vaswani et al. (2017), but are still learned. ``loss_denominator_epsilon`` is added to the
-    number of masked words that the masked-LM loss is divided by (1e-5 in google-research/bert, 0 in
-    transformers). With ``is_decoder`` a token sees only itself and the tokens to its left. The fields for
-    the fine-tuning heads are those of ``PretrainedConfig``.
+    google-research/bert; also called "gelu_pytorch_tanh"), "relu" or "tanh". ``initializer`` is
+    "truncated_normal" (google-research/bert) or "normal" (transformers). With ``position_initializer``
+    "sinusoidal" the position embeddings start as the waves of Vaswani et al. (2017), but are still learned.
+    ``loss_denominator_epsilon`` is added to the number of masked words that the masked-LM loss is divided by
+    (1e-5 in google-research/bert, 0 in transformers). With ``is_decoder`` a token sees only itself and the
+    tokens to its left. The fields for the fine-tuning heads are those of ``PretrainedConfig``.
 
     Raises UserError if a size is not positive or is absurdly large (``LARGEST``), if sizes do not fit
     together, or if a value is out of range.

@@ -6,6 +6,7 @@
     output              project back to H, dropout, add the residual, normalise
 
 The attributes are named so that the parameters get Hugging Face's names.
+Where a batch is computed without its padding (``nn.padding``), hidden is (T, H), and bias is starts (B + 1,).
 """
 
 from minibert import ops

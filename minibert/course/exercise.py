@@ -136,6 +136,11 @@ class Exercise:
         return self._answers(self.reference)
 
     @cached_property
+    def form(self) -> str:
+        """How the outputs are to stand in tuples, such as "(y, (x, weight))": see `nested`."""
+        return nested(self.reference(*copy.deepcopy(self.trials[0].arguments).values()), self.outputs)
+
+    @cached_property
     def mistaken(self) -> list[tuple[Mistake, list[tuple]]]:
         """Each registered mistake, with what it returns."""
         return [(mistake, self._answers(mistake.function)) for mistake in self.mistakes]
@@ -165,6 +170,22 @@ def flat_outputs(value: tuple | list, names: Sequence[str]) -> tuple:
         return tuple(value)
     next_one = iter(others)
     return tuple(named[name] if name in named else next(next_one) for name in names)
+
+
+def nested(value: Any, names: Sequence[str]) -> str:
+    """How outputs stand in tuples, such as "(y, (x, weight))". If there is a dict, they are just listed."""
+    remaining = iter(names)
+
+    def told(item: Any) -> str:
+        if not isinstance(item, tuple):
+            return next(remaining, "…")
+        return f"({', '.join(map(told, item))}{',' * (len(item) == 1)})"
+
+    return f"({', '.join(names)})" if _holds_dict(value) else told(tuple(value))
+
+
+def _holds_dict(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, tuple | list) and any(map(_holds_dict, value)))
 
 
 def _without_names(value: tuple | list, names: Sequence[str], named: dict[str, Any]) -> Iterator[Any]:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from minibert import ops
-from minibert.course.exercise import EXERCISES, Exercise, Mistake, Trial, flat_outputs
+from minibert.course.exercise import EXERCISES, Exercise, Mistake, Trial, flat_outputs, nested
 from minibert.course.result import Result, Row, Verdict
 from minibert.errors import UserError, did_you_mean
-from minibert.gradcheck import RELATIVE_BOUND
+from minibert.gradcheck import RELATIVE_BOUND, describe_difference, relative_distance
 
 # Where the values are at fault, and hints are about values.
 WRONG_VALUES = {Verdict.FAIL, Verdict.WRONG_SHAPE, Verdict.NOT_A_NUMBER}
@@ -49,7 +49,7 @@ def check(name: str, answer: Any) -> Result:
         hints = _hints(exercise, rows, mistakes)
     else:  # numbers in the wrong place say nothing about how they were made
         rows, mistakes = [replace(row, note="") for row in rows], []
-        hints = [f"All outputs are right, but in another order: return {', '.join(exercise.outputs)}."]
+        hints = [f"All outputs are right, but in another order: return {exercise.form}."]
     if exercise.in_order:
         rows = _only_the_first_note(rows)
     names = [mistake.name for mistake in mistakes]
@@ -168,10 +168,13 @@ def _call(answer: Any, exercise: Exercise, trial: Trial) -> Call:
         outputs = (value,)
     elif isinstance(value, tuple | list) and len(flat := flat_outputs(value, wanted)) == len(wanted):
         outputs = flat
+        if (form := nested(value, wanted)) != exercise.form:
+            note = f"What it returned is {form}, expected {exercise.form}: mind the parentheses."
+            return Call(arguments, None, Verdict.WRONG_FORM, note)
         if exercise.secret:  # answers in words, whose capitals mean nothing
             outputs = tuple(word.lower() if isinstance(word, str) else word for word in outputs)
     else:
-        note = _wrong_count("What it returned" if callable(answer) else "The answer", value, wanted)
+        note = _wrong_count("What it returned" if callable(answer) else "The answer", value, exercise)
         return Call(arguments, None, Verdict.WRONG_COUNT, note)
     if changed := _changed(trial.arguments, arguments):
         note = f"It changed {changed}, which its caller may still need: work on a copy, or make a new array."
@@ -179,14 +182,15 @@ def _call(answer: Any, exercise: Exercise, trial: Trial) -> Call:
     return Call(arguments, outputs)
 
 
-def _wrong_count(what: str, value: Any, wanted: tuple[str, ...]) -> str:
+def _wrong_count(what: str, value: Any, exercise: Exercise) -> str:
     """What to say of an answer with other outputs than those that are wanted."""
+    wanted = exercise.outputs
     tables = [item for item in value if isinstance(item, dict)] if isinstance(value, tuple | list) else []
     there = {name for table in tables for name in table}
     if there & set(wanted):
         missing = ", ".join(name for name in wanted if "." in name and name not in there)
         return f"{what} lacks {missing or 'an output'}; expected {len(wanted)} outputs in all."
-    return f"{what} is {_describe(value)}, expected a tuple of {len(wanted)}: {', '.join(wanted)}."
+    return f"{what} is {_describe(value)}, expected {exercise.form}."
 
 
 def _own_line(error: BaseException, function: Callable) -> tuple[dict[str, np.ndarray], str, int] | None:
@@ -240,7 +244,12 @@ def _cause(error: Exception, function: Callable) -> str:
     if match := BROADCAST.search(str(error)):
         short, long = sorted((part.strip(",").split(",") for part in match.groups()), key=len)
         if any(long[:i] + long[i + 1 :] == short for i in range(len(long))):
-            return ". A sum, mean or maximum over an axis loses this axis, unless you say keepdims=True."
+            return (
+                ". One of the two lacks an axis. If it is a sum, mean or maximum over this axis, say "
+                "keepdims=True; otherwise give it the axis, as w[:, None] does."
+            )
+    if "inhomogeneous shape" in str(error):
+        return ". Is one of these the pair (result, cache) that a forward function returns? Unpack it."
     return ""
 
 
@@ -344,12 +353,12 @@ def _judge_numbers(
 ) -> Row:
     """Two finite arrays of the same shape and kind."""
     errors = np.abs(_difference(got, right))
-    relative_error = _relative_error(got, right)
+    relative_error = relative_distance(got, right)
     row = replace(
         row,
         largest_error=float(errors.max(initial=0.0)),
         relative_error=relative_error,
-        independent_error=None if independent is None else _relative_error(got, independent),
+        independent_error=None if independent is None else relative_distance(got, independent),
     )
     close = row.independent_error is None or row.independent_error <= RELATIVE_BOUND
     if _same(got, right, bound) and close:
@@ -360,31 +369,8 @@ def _judge_numbers(
             "computed in float32, or a small number added?"
         )
         return replace(row, verdict=Verdict.IMPRECISE, note=note)
-    worst = np.unravel_index(errors.argmax(), errors.shape)
-    place = f" is off the most at {[int(i) for i in worst]}" if worst else ""
-    note = f"{row.name}{place}: {got[worst].item():.8g}, expected {right[worst].item():.8g}."
-    return replace(row, verdict=Verdict.FAIL, note=note + _factor(got, right))
-
-
-def _factor(got: np.ndarray, right: np.ndarray) -> str:
-    """A sentence about the factor that all numbers of an output are off by; empty if there is none."""
-    if got.size < 2 or got.dtype.kind != "f" or not right.any():
-        return ""
-    largest = np.abs(right).max()
-    got, right = got / largest, right / largest  # else their squares overflow where they are huge
-    factor = float((got * right).sum() / (right * right).sum())
-    return (
-        f" All its numbers are {factor:.4g} times what they should be." if _same(got, factor * right) else ""
-    )
-
-
-def _relative_error(a: np.ndarray, b: np.ndarray) -> float:
-    a, b = (np.asarray(x, dtype=np.float64) for x in (a, b))
-    largest = max(np.abs(a).max(initial=0.0), np.abs(b).max(initial=0.0))
-    if not largest:
-        return 0.0
-    a, b = a / largest, b / largest  # else the squares in the norms overflow where numbers are huge
-    return float(np.linalg.norm(a - b) / (np.linalg.norm(a) + np.linalg.norm(b)))
+    note = describe_difference(row.name, got, right, RELATIVE_BOUND)
+    return replace(row, verdict=Verdict.FAIL, note=note)
 
 
 def _difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -457,7 +443,7 @@ def _same(a: Any, b: Any, bound: float = RELATIVE_BOUND) -> bool:
     if a.dtype.kind != "f":
         return np.array_equal(a, b)
     finite = np.isfinite(a)
-    return np.array_equal(finite, np.isfinite(b)) and _relative_error(a[finite], b[finite]) <= bound
+    return np.array_equal(finite, np.isfinite(b)) and relative_distance(a[finite], b[finite]) <= bound
 
 
 def _equal(a: Any, b: Any) -> bool:

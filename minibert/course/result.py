@@ -16,6 +16,7 @@ class Verdict(StrEnum):
     RAISES = "raises"
     STOPPED = "stopped"
     WRONG_COUNT = "wrong number of outputs"
+    WRONG_FORM = "wrong form"
     WRONG_TYPE = "wrong type"
     WRONG_SHAPE = "wrong shape"
     WRONG_DTYPE = "wrong dtype"

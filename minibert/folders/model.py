@@ -32,9 +32,10 @@ class PretrainedModel(Module):
     """A complete model: it has a configuration, owns its parameters, and can be saved.
 
     ``device`` is "cpu", "cuda", "cuda:1" or "auto". ``dtype`` is the dtype of the parameters, "float32" or
-    "float64". ``precision`` is what the model computes in, if that differs: "tf32", "bfloat16" and "float16"
-    go with float32 parameters. The parameters are initialised from ``seed`` as ``config.initializer`` says.
-    A new model is in training mode (dropout on).
+    "float64" (or "complex128", for the complex step of ``gradcheck``). ``precision`` is what the model
+    computes in, if that differs: "tf32", "bfloat16" and "float16" go with float32 parameters. The
+    parameters are initialised from ``seed`` as ``config.initializer`` says. A new model is in training mode
+    (dropout on).
     """
 
     config_class: type[PretrainedConfig]

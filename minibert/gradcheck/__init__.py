@@ -68,6 +68,7 @@ from minibert.gradcheck.compare import (
     numeric_gradients,
     relative_error,
 )
+from minibert.gradcheck.difference import describe_difference, relative_distance
 from minibert.gradcheck.draws import MASK, Draws
 from minibert.gradcheck.imaginary import complex_step, derivative_along
 from minibert.gradcheck.table import print_table, report
@@ -89,12 +90,14 @@ __all__ = [
     "check_adjoint",
     "complex_step",
     "derivative_along",
+    "describe_difference",
     "forget_gradients",
     "function_case",
     "model_case",
     "module_case",
     "numeric_gradients",
     "print_table",
+    "relative_distance",
     "relative_error",
     "report",
 ]

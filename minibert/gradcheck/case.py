@@ -34,8 +34,13 @@ class Case:
 
     def __post_init__(self) -> None:
         for name, x in self.variables.items():
+            if not hasattr(x, "dtype"):
+                raise ValueError(f"{self.what}: {name} is of type {type(x).__name__}; expected an array")
             if x.dtype != "float64":
-                raise ValueError(f"{self.what}: {name} is {x.dtype}; numeric derivatives need float64")
+                raise ValueError(
+                    f"{self.what}: {name} is {x.dtype}; numeric derivatives need float64 "
+                    '(module.allocate(dtype="float64") gives it to the parameters of a module)'
+                )
             if not x.flags.c_contiguous:
                 raise ValueError(f"{self.what}: {name} is not contiguous; give a copy, {name}.copy()")
         if unknown := set(self.zeros) - set(self.variables):
@@ -58,13 +63,23 @@ def function_case(
 
     ``inputs`` are the arguments to differentiate with respect to, float64, by name and in order; close
     over any others. y is one array; the gradient of a single input may be returned without a tuple.
+
+    Raises ValueError, when it is checked, if the functions return something else.
     """
 
+    def run(variables: Variables) -> tuple[Array, Any]:
+        found = forward(*variables.values())
+        if not (isinstance(found, tuple | list) and len(found) == 2 and hasattr(found[0], "dtype")):
+            raise ValueError(
+                f"{what}: forward returned {type(found).__name__}, expected (y, cache), y an array"
+            )
+        return found[0], found[1]
+
     def outputs(variables: Variables) -> list[Array]:
-        return [forward(*variables.values())[0]]
+        return [run(variables)[0]]
 
     def gradients(douts: Sequence[Array]) -> dict[str, Any]:
-        _, cache = forward(*inputs.values())
+        _, cache = run(inputs)
         return _by_name(inputs, backward(douts[0], cache))
 
     return Case(what, inputs, outputs, gradients, zeros)
@@ -164,7 +179,7 @@ def forget_gradients(module: Any) -> None:
 
 def _by_name(inputs: Variables, gradients: Any) -> dict[str, Any]:
     """What a backward returned (nothing, one gradient or a tuple of them) by the names of the inputs."""
-    if not isinstance(gradients, tuple):
+    if not isinstance(gradients, tuple | list):
         gradients = () if gradients is None and not inputs else (gradients,)
     if len(gradients) != len(inputs):
         raise ValueError(f"backward returned {len(gradients)} gradients for the inputs {', '.join(inputs)}")

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from minibert import ops
 from minibert.arrays import Array, get_array_module, to_numpy
 from minibert.gradcheck.case import Case
 from minibert.gradcheck.central import central_differences
+from minibert.gradcheck.difference import describe_difference
 from minibert.gradcheck.imaginary import complex_step
 
 
@@ -29,6 +30,7 @@ class Method:
 
 
 OVERWRITTEN = "the forward or backward overwrote it"
+DIFFERS = "two forward passes of the same numbers differ: random bits without a key, or no context passed on?"
 CENTRAL_DIFFERENCES = Method("central", central_differences, 1e-7, 1e-9)
 COMPLEX_STEP = Method("complex", complex_step, 1e-13, 1e-13)
 
@@ -37,8 +39,8 @@ COMPLEX_STEP = Method("complex", complex_step, 1e-13, 1e-13)
 class Row:
     """The verdict on one gradient: of what, with respect to what, its error, and the bound on the error.
 
-    ``note`` says why a gradient could not be compared at all (its error is then infinite), or that the
-    error is absolute.
+    ``note`` says why a gradient could not be compared at all (its error is then infinite), where it differs
+    the most, that two forward passes of the same numbers differ, or that the error is absolute.
     """
 
     what: str
@@ -78,15 +80,16 @@ def check(case: Case, method: Method = CENTRAL_DIFFERENCES, on_host: Case | None
     """Compare the hand-written gradients with those that ``method`` finds: a row for each variable.
 
     A gradient that is None, is not an array, or has another shape, library or dtype is wrong, whatever its
-    values. So is one whose computation overwrites a variable. Operations use their reference
-    implementations here. For a case on a GPU, ``on_host`` can be the same case on the CPU, to which the
-    method is then applied. Raises ValueError if the gradients are not those of the variables.
+    values. So is one whose computation overwrites a variable. Operations use their reference implementations
+    here. For a case on a GPU, ``on_host`` can be the same case on the CPU, to which the method is then
+    applied. Raises ValueError if the gradients are not those of the variables.
     """
     before = {name: x.copy() for name, x in case.variables.items()}  # before any forward runs
     numeric = numeric_gradients(on_host or case, method)
     xp = get_array_module(next(iter(before.values())))
     with ops.reference_only():
         gradients = case.backward([xp.array(dout) for dout in case.douts])  # copies: they may be overwritten
+        repeats = _repeats(case)
     if set(gradients) != set(numeric):
         raise ValueError(f"{case.what}: gradients of {sorted(gradients)}, expected of {sorted(numeric)}")
     rows = []
@@ -98,8 +101,15 @@ def check(case: Case, method: Method = CENTRAL_DIFFERENCES, on_host: Case | None
         if note:
             rows.append(Row(case.what, name, math.inf, method.relative_bound, note))
         else:
-            rows.append(_compare(case, name, to_numpy(gradients[name]), numeric[name], method))
+            row = _compare(case, name, to_numpy(gradients[name]), numeric[name], method)
+            rows.append(row if row.ok or repeats else replace(row, note=DIFFERS))
     return rows
+
+
+def _repeats(case: Case) -> bool:
+    """Whether two forward passes have the same outputs, bit for bit."""
+    first, second = ([to_numpy(y).copy() for y in case.forward(case.variables)] for _ in range(2))
+    return all(np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True))
 
 
 def _reason_not_to_compare(gradient: Any, x: Array) -> str:
@@ -115,6 +125,11 @@ def _compare(case: Case, name: str, gradient: np.ndarray, numeric: np.ndarray, m
     if name in case.zeros:
         error = float(np.maximum(np.abs(gradient).max(), np.abs(numeric).max()))  # NaN if one is
         return Row(case.what, name, error, method.absolute_bound, "absolute: it is zero")
-    error = relative_error(gradient, numeric)
-    note = "nothing to compare: the derivative is zero" if error == math.inf else ""
+    error, note = relative_error(gradient, numeric), ""
+    if error == math.inf:
+        note = "nothing to compare: the derivative is zero"
+    elif not np.isfinite(gradient).all():
+        note = "some of its numbers are NaN or infinite"
+    elif error > method.relative_bound:
+        note = describe_difference("it", gradient, numeric, method.relative_bound)
     return Row(case.what, name, error, method.relative_bound, note)

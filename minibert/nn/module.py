@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +30,9 @@ class Module:
 
     Nothing of a pass is kept on ``self``: what the backward needs is in the cache (``ops.Cache``), and what
     the forward needs besides its input is in the ``context``. So a module can be used twice before its
-    backwards run. ``backward`` adds to the parameters' ``grad`` and returns the derivative of the input. It
-    uses up its cache, so that the memory of each part is freed as soon as it has been used.
+    backwards run. ``backward`` adds to the parameters' ``grad`` and returns the derivative of the input. A
+    module made of others uses up its cache, so that the memory of each part is freed as soon as it has been
+    used. The cache of a layer that is one operation, such as ``Linear``, is that operation's.
 
     The root of a tree has one flat buffer for all parameters, which ``allocate`` makes. A module that is used
     without calling it is allocated by itself, in float32 on the CPU.
@@ -45,14 +47,19 @@ class Module:
 
     # -- The tree -------------------------------------------------------------------------------
 
-    def children(self) -> Iterator[tuple[str, "Module"]]:
-        """The modules directly inside this one, by name; those in a list are numbered."""
+    def parts(self) -> Iterator[tuple[str, Any]]:
+        """What the attributes hold, by name. Parts of a list or tuple are numbered, those of a dict named."""
         for name, attribute in vars(self).items():
-            if isinstance(attribute, Module):
+            if isinstance(attribute, dict):
+                yield from ((f"{name}.{key}", part) for key, part in attribute.items())
+            elif isinstance(attribute, list | tuple):
+                yield from ((f"{name}.{i}", part) for i, part in enumerate(attribute))
+            else:
                 yield name, attribute
-            elif isinstance(attribute, list):
-                inside = enumerate(attribute)
-                yield from ((f"{name}.{i}", child) for i, child in inside if isinstance(child, Module))
+
+    def children(self) -> Iterator[tuple[str, "Module"]]:
+        """The modules directly inside this one, by name."""
+        return ((name, part) for name, part in self.parts() if isinstance(part, Module))
 
     def modules(self) -> Iterator["Module"]:
         """This module and all inside it."""
@@ -69,9 +76,9 @@ class Module:
                 yield name, parameter
 
     def _all_parameters(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
-        for name, attribute in vars(self).items():
-            if isinstance(attribute, Parameter):
-                yield prefix + name, attribute
+        for name, part in self.parts():
+            if isinstance(part, Parameter):
+                yield prefix + name, part
         for name, child in self.children():
             yield from child._all_parameters(f"{prefix}{name}.")
 
@@ -92,9 +99,10 @@ class Module:
     ) -> None:
         """Give all parameters their place in one new flat buffer. Only the root of a tree does this.
 
-        ``dtype`` is the dtype of the parameters, float32 or float64. ``precision`` is one of ``PRECISIONS``,
-        if the module is to compute in another. Parameters that already have values keep them, so a head can
-        be added to a trained encoder. The others are initialised, unless ``first_values`` is False.
+        ``dtype`` is the dtype of the parameters: float32 or float64, or complex128 for the complex step of
+        ``gradcheck``. ``precision`` is one of ``PRECISIONS``, if the module is to compute in another.
+        Parameters that already have values keep them, so a head can be added to a trained encoder. The others
+        are initialised, unless ``first_values`` is False.
 
         Raises UserError if the device cannot be used or lacks the precision.
         """
@@ -160,9 +168,9 @@ class Module:
 
     def _pieces(self) -> list[Piece]:
         """The parameters in the order of the buffer: block by block, and within a block by kind."""
-        own = list(vars(self).values())
-        packed = [attribute for attribute in own if isinstance(attribute, Packed)]
-        pieces = packed + [attribute for attribute in own if isinstance(attribute, Parameter)]
+        own = [part for _, part in self.parts()]
+        packed = [part for part in own if isinstance(part, Packed)]
+        pieces = packed + [part for part in own if isinstance(part, Parameter)]
         for _, child in self.children():
             pieces += child._pieces()
         return sorted(pieces, key=_kind) if self.is_block else pieces
@@ -185,7 +193,11 @@ class Module:
             module.training = False
 
     def new_context(self) -> Context:
-        """The context for a forward pass that was given none; in training it has new random bits."""
+        """The context for a forward pass that was given none; in training it has new random bits.
+
+        Only the module that is called first should make one, and pass it on. Otherwise the modules inside it
+        each make their own, all with the same bits.
+        """
         if not self.training:
             return Context()
         stream = dropout_stream(self._dropout_seed, self._passes)
@@ -208,7 +220,7 @@ def _tree_lines(name: str, module: Module, depth: int = 0) -> Iterator[str]:
     Consecutive modules of a list that look alike are shown once.
     """
     count = sum(parameter.size for _, parameter in module.named_parameters())
-    shapes = (f"{n} {p.shape}" for n, p in vars(module).items() if isinstance(p, Parameter))
+    shapes = (f"{n} {p.shape}" for n, p in module.parts() if isinstance(p, Parameter))
     title = "  " * depth + (f"{name}: " if name else "") + type(module).__name__
     yield f"{title:<52} {count:>13,}  {', '.join(shapes)}".rstrip()
     children = list(module.children())

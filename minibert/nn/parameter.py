@@ -125,6 +125,8 @@ class Parameter:
         """
         if gradient.shape != self.shape:
             raise ValueError(f"gradient of {self.name!r} has shape {gradient.shape}, expected {self.shape}")
+        if self._value is None:
+            _allocate_alone(self)
         if self.fresh:
             self._grad[...] = gradient
             self.fresh = False

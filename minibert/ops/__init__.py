@@ -97,6 +97,9 @@ adamw_update = replaceable(optimise.adamw_update)
 orthogonalise = replaceable(optimise.orthogonalise)
 muon_update = optimise.muon_update
 
+gelu, gelu_backward = pair(activations.gelu, activations.gelu_backward)
+gelu_tanh, gelu_tanh_backward = pair(activations.gelu_tanh, activations.gelu_tanh_backward)
+relu, relu_backward = pair(activations.relu, activations.relu_backward)
 tanh, tanh_backward = pair(activations.tanh, activations.tanh_backward)
 softmax, softmax_backward = pair(stable_softmax.softmax, stable_softmax.softmax_backward)
 first_token, first_token_backward = pair(pooling.first_token, pooling.first_token_backward)

@@ -108,9 +108,9 @@ def test_one_output_is_odd(change, verdict, note):
         (
             lambda *gradients: gradients[:2],
             "wrong number of outputs",
-            "a tuple of 2, expected a tuple of 3: dx, d",
+            "a tuple of 2, expected (dx, dweight, dbias).",
         ),
-        (lambda *gradients: list(gradients[1:]), "wrong number of outputs", "a list of 2, expected a tuple"),
+        (lambda *gradients: list(gradients[1:]), "wrong number of outputs", "a list of 2, expected (dx, dw"),
         (lambda *gradients: gradients[0], "wrong number of outputs", "an array of shape (3, 4, 6), expected"),
         (lambda *gradients: None, "wrong type", "returned None: is a return missing"),
     ],
@@ -212,7 +212,7 @@ def test_an_error_inside_a_library_is_shown_with_the_learners_line():
 def test_right_outputs_in_another_order_are_told_this_and_nothing_else(order):
     result = check(NAME, returning(lambda *gradients: tuple(gradients[i] for i in order)))
     assert not result.passed and not result.mistakes
-    assert result.hints == ["All outputs are right, but in another order: return dx, dweight, dbias."]
+    assert result.hints == ["All outputs are right, but in another order: return (dx, dweight, dbias)."]
     assert not any(row.note for row in result.rows)
 
 
@@ -276,7 +276,36 @@ def test_the_commonest_slips_with_axes_are_named():
     )
     note = check(NAME, axis_lost).rows[0].note
     assert "dout (3, 4, 6); mean (3, 4))" in note
-    assert note.endswith("over an axis loses this axis, unless you say keepdims=True.")
+    assert "a sum, mean or maximum over this axis, say keepdims=True" in note
+
+
+def test_a_result_that_is_still_with_its_cache_is_named():
+    def pair(x):
+        return x, (x,)
+
+    def not_unpacked(dout, cache):
+        return pair(dout) @ np.ones((6, 6))
+
+    note = check(NAME, not_unpacked).rows[0].note
+    assert note.endswith(
+        "Is one of these the pair (result, cache) that a forward function returns? Unpack it."
+    )
+
+
+@pytest.mark.parametrize(
+    "name, change, told",
+    [
+        ("02.linear", lambda y, cache: (y, *cache), "(y, cached_x, cached_weight)"),
+        ("03.softmax", lambda y, cache: (y, *cache), "(y, cached_y)"),
+        ("05.layer_norm", lambda y, cache: (y, *cache), "(y, normalised, inverse_std, cached_weight)"),
+    ],
+)
+def test_a_cache_that_is_not_one_thing_is_refused(name, change, told):
+    solution = EXERCISES[name].solution
+    assert check(name, lambda *arguments: solution(*arguments)).passed
+    row = check(name, lambda *arguments: change(*solution(*arguments))).rows[0]
+    assert row.verdict == "wrong form"
+    assert told in row.note and f"expected {EXERCISES[name].form}: mind the parentheses." in row.note
 
 
 def test_other_errors_get_no_cause():
@@ -418,7 +447,7 @@ def test_answers_in_words_may_stand_in_a_list_and_one_text_is_no_six_answers():
     right = EXERCISES["00.predictions"].solution()
     assert check("00.predictions", list(right)).passed
     row = check("00.predictions", " ".join(right)).rows[0]
-    assert row.note == "The answer is of type str, expected a tuple of 6: A, B, C, D, E, F."
+    assert row.note == "The answer is of type str, expected (A, B, C, D, E, F)."
 
 
 def test_capitals_in_an_answer_in_words():

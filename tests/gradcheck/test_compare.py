@@ -17,6 +17,7 @@ from minibert.gradcheck import (
     Row,
     check,
     check_adjoint,
+    compare,
     function_case,
     relative_error,
 )
@@ -242,6 +243,44 @@ def test_refuses_another_number_of_gradients_than_of_inputs(device):
 def test_an_output_that_is_the_input_itself(device, method):
     variables = {"x": inputs(device)["x"]}
     assert verdicts(lambda x: (x, None), lambda dout, cache: dout, variables, method)["x"].ok
+
+
+@pytest.mark.parametrize("method", [CENTRAL_DIFFERENCES])
+def test_a_forward_that_draws_anew_is_named_and_not_taken_for_a_wrong_backward(method):
+    rng = np.random.default_rng(0)
+
+    def noisy(x, w):
+        return x @ w * rng.random(), (x, w)
+
+    rows = verdicts(noisy, product_backward, inputs(resolve_device("cpu")), method).values()
+    assert not any(row.ok for row in rows)
+    assert {row.note for row in rows} == {compare.DIFFERS}
+
+
+def test_a_wrong_gradient_says_where_and_by_which_factor(device):
+    rows = verdicts(product, scaled_backward(0.5), inputs(device))
+    assert "it is off the most at [" in str(rows["x"])
+    assert str(rows["x"]).endswith("All its numbers are 0.5 times what they should be.")
+    assert rows["w"].ok and not rows["w"].note
+
+
+@pytest.mark.parametrize(
+    ("forward", "what"),
+    [(lambda x: x * x, "ndarray"), (lambda x: (x, x, x), "tuple"), (lambda x: (2.0, x), "tuple")],
+)
+def test_a_forward_without_a_cache_is_told_apart(forward, what):
+    with pytest.raises(ValueError, match=rf"it: forward returned {what}, expected \(y, cache\), y an array"):
+        verdicts(forward, lambda dout, x: dout, {"x": np.ones((2, 3))})
+
+
+def test_an_input_that_is_no_array():
+    with pytest.raises(ValueError, match="it: x is of type list; expected an array"):
+        verdicts(lambda x: (x, x), lambda dout, x: dout, {"x": [1.0]})
+
+
+def test_gradients_may_stand_in_a_list(device):
+    listed = lambda dout, cache: list(product_backward(dout, cache))  # noqa: E731
+    assert all(row.ok for row in verdicts(product, listed, inputs(device)).values())
 
 
 def test_a_method_is_applied_once_and_on_the_host_where_that_is_given(device):

@@ -58,6 +58,27 @@ def test_names_follow_the_attributes_and_tied_parameters_come_once(model):
     assert all(parameter.name == name for name, parameter in model.named_parameters())
 
 
+class Anyhow(Module):
+    """Modules and parameters in all containers that there are."""
+
+    def __init__(self):
+        super().__init__()
+        self.row = (Linear(2, 3), Dropout(0.1))
+        self.named = {"up": Linear(3, 2), "other": 7}
+        self.scales = [Parameter((2,)), Parameter((3,))]
+
+
+def test_parts_in_tuples_and_dicts_are_parts_too(device):
+    module = Anyhow()
+    names = ["scales.0", "scales.1", "row.0.weight", "row.0.bias", "named.up.weight", "named.up.bias"]
+    assert [name for name, _ in module.named_parameters()] == names
+    module.allocate(device, "float64")
+    assert sum(parameter.size for parameter in module.buffers.parameters) == 2 + 3 + 9 + 8
+    module.eval()
+    assert not module.row[1].training
+    assert "scales.0 (2,), scales.1 (3,)" in repr(module) and "named.up: Linear" in repr(module)
+
+
 def test_a_block_lies_together_matrices_first(model):
     """Packed matrices, the other matrices, packed vectors, the rest; what is tied keeps its first place."""
     block = [

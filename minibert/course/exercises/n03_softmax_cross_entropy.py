@@ -551,6 +551,15 @@ def divided_by_the_number_of_rows(dout, cache):
 
 
 @cross_entropy_backward.mistake(
+    "`denominator` is missing: the forward pass divides the sum of the rows by it, so each row counts its "
+    "weight over the denominator."
+)
+def not_divided_backward(dout, cache):
+    log_p, labels, weights, _ = cache
+    return cross_entropy_backward.solution(dout, (log_p, labels, weights, 1.0))
+
+
+@cross_entropy_backward.mistake(
     "Rows with label 0 get no gradient. 0 is a class like any other ([PAD] in one loss, “B follows A” in "
     "another). The weights say which rows do not count."
 )
