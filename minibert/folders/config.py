@@ -12,6 +12,8 @@ from minibert.files import read_json, write_json
 from minibert.folders.weights import check_folder
 
 PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
+# transformers understands these in the files of all models, and prefers them to the names of a model's own.
+COMMON_NAMES = ("hidden_size", "num_hidden_layers", "num_attention_heads")
 MOST_LABELS = 10_000  # a new head is compared with no file, so this is what limits its memory
 
 
@@ -45,6 +47,7 @@ class PretrainedConfig(Sizes):
 
     model_type: ClassVar[str] = "bert"
     names_in_file: ClassVar[dict[str, str]] = {}  # fields that ``config.json`` calls otherwise
+    if_absent: ClassVar[dict[str, Any]] = {}  # what a file without a field means, if not our default
 
     num_labels: int = 2
     id2label: dict[int, str] | None = None
@@ -173,10 +176,8 @@ class PretrainedConfig(Sizes):
             )
         if values.get("position_embedding_type", "absolute") != "absolute":
             raise UserError(f"{path}: only absolute position embeddings are supported")
-        fields = [field.name for field in dataclasses.fields(cls)]
-        known = {cls.names_in_file.get(name, name): name for name in fields}
         try:
-            config = cls(**{known[name]: value for name, value in values.items() if name in known})
+            config = cls(**(cls.if_absent | cls._fields_in(values)))
         except UserError as error:
             words = set(re.findall(r"\w+", str(error)))
             called = [
@@ -184,6 +185,14 @@ class PretrainedConfig(Sizes):
             ]
             raise UserError("; ".join([f"{path}: {error}", *called])) from None
         return config.replace(**settings) if settings else config
+
+    @classmethod
+    def _fields_in(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Our fields among the entries of a file, which may also have the names of ``COMMON_NAMES``."""
+        fields = [field.name for field in dataclasses.fields(cls)]
+        known = {cls.names_in_file.get(name, name): name for name in fields}
+        found = {name: values[theirs] for theirs, name in known.items() if theirs in values}
+        return found | {name: values[name] for name in COMMON_NAMES if name in values}
 
     def save_pretrained(self, folder: str | Path, **more: Any) -> None:
         """Write ``folder/config.json`` as transformers reads and sorts it, with the entries of ``more``."""

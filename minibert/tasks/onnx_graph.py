@@ -119,7 +119,7 @@ def activation(graph: Graph, x: Value, name: str) -> Value:
         return graph.add({"relu": "Relu", "tanh": "Tanh"}[name], x)
     if name == "gelu":  # x · ½ (1 + erf(x / √2))
         bent = graph.add("Erf", graph.add("Mul", x, graph.number(math.sqrt(0.5))))
-    elif name == "gelu_new":  # x · ½ (1 + tanh(√(2/π) (x + 0.044715 x³)))
+    elif name in ("gelu_new", "gelu_pytorch_tanh"):  # x · ½ (1 + tanh(√(2/π) (x + 0.044715 x³)))
         cube = graph.add("Mul", graph.add("Mul", x, x), x)
         inner = graph.add("Add", x, graph.add("Mul", cube, graph.number(0.044715)))
         bent = graph.add("Tanh", graph.add("Mul", inner, graph.number(math.sqrt(2.0 / math.pi))))

@@ -11,7 +11,7 @@ work is still done. The vocabulary is a unigram language model's (``minibert.tex
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minibert.bert.config import LARGEST, BertConfig
 from minibert.bert.encoder import BertEncoder, BertLayer
@@ -61,6 +61,7 @@ class AlbertConfig(BertConfig):
 
     model_type: ClassVar[str] = "albert"
     names_in_file: ClassVar[dict[str, str]] = {"classifier_dropout": "classifier_dropout_prob"}
+    if_absent: ClassVar[dict[str, Any]] = {"num_attention_heads": 64}  # as in transformers
 
     vocab_size: int = 30000
     embedding_size: int = 128

@@ -16,6 +16,7 @@ from typing import ClassVar
 from minibert.bert.config import BertConfig
 from minibert.bert.encoder import BertEncoder
 from minibert.bert.models import BertForMaskedLM, BertModel, BertPretrainedModel
+from minibert.errors import UserError
 from minibert.folders.config import check_number
 from minibert.folders.names import Names
 from minibert.heads.layers import ClassificationHead
@@ -28,6 +29,7 @@ from minibert.heads.task_models import (
 from minibert.nn import Dropout
 from minibert.variants.embeddings import LookedUpEmbeddings
 
+EPS = 1e-12  # of every layer norm
 # What Hugging Face calls the same parameters.
 NAMES: Names = (
     ("distilbert.", "bert."),
@@ -53,7 +55,8 @@ class DistilBertConfig(BertConfig):
     """The configuration of a DistilBERT; the defaults are distilbert-base-uncased. See ``BertConfig``.
 
     ``seq_classif_dropout`` is the dropout before the scores of a classifier of texts. ``type_vocab_size``
-    only says which token types a batch may have; they are not read.
+    only says which token types a batch may have; they are not read. ``layer_norm_eps`` cannot be changed:
+    transformers always computes with 1e-12.
     """
 
     model_type: ClassVar[str] = "distilbert"
@@ -72,6 +75,11 @@ class DistilBertConfig(BertConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.layer_norm_eps != EPS:
+            raise UserError(
+                f"layer_norm_eps of a DistilBERT must be {EPS}, got {self.layer_norm_eps}; transformers "
+                f"computes with {EPS} whatever the configuration says"
+            )
         check_number("seq_classif_dropout", self.seq_classif_dropout, 1)
 
 

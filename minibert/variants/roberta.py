@@ -13,7 +13,7 @@ much text, and a vocabulary of bytes, in which nothing is unknown (``minibert.te
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minibert.arrays import Array, get_array_module
 from minibert.bert.config import BertConfig
@@ -46,6 +46,7 @@ class RobertaConfig(BertConfig):
     """
 
     model_type: ClassVar[str] = "roberta"
+    if_absent: ClassVar[dict[str, Any]] = {"layer_norm_eps": 1e-12}  # as in transformers
 
     vocab_size: int = 50265
     max_position_embeddings: int = 514

@@ -1,7 +1,7 @@
 """XLNet's configuration, and the names that its settings and parameters have in files."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from minibert.bert.config import LARGEST, BertConfig
 from minibert.errors import UserError
@@ -72,6 +72,7 @@ class XLNetConfig(BertConfig):
         "classifier_dropout": "summary_last_dropout",
         "max_position_embeddings": "longest_sequence",
     }
+    if_absent: ClassVar[dict[str, Any]] = {"num_attention_heads": 16}  # as in transformers
 
     vocab_size: int = 32000
     type_vocab_size: int = LARGEST["type_vocab_size"]

@@ -118,6 +118,7 @@ def test_every_pooling(pooling):
     ("kind", "changes"),
     [
         (BertModel, {"hidden_act": "gelu_new"}),
+        (BertModel, {"hidden_act": "gelu_pytorch_tanh"}),
         (BertModel, {"hidden_act": "relu"}),
         (BertModel, {"hidden_act": "tanh"}),
         (BertModel, {"classifier_pooling": "lasttoken"}),

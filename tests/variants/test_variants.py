@@ -124,6 +124,34 @@ def test_an_export_leaves_out_what_is_no_parameter_and_keeps_the_vocabulary(name
     open_model(BertForMaskedLM, tmp_path / "copy", complete=True)
 
 
+@pytest.mark.parametrize(
+    ("values", "heads"),
+    [
+        ({"model_type": "distilbert", "dim": 48, "num_attention_heads": 4}, 4),
+        ({"model_type": "distilbert", "hidden_size": 48, "n_heads": 2}, 2),
+        ({"model_type": "distilbert", "dim": 48, "n_heads": 2, "num_attention_heads": 4}, 4),
+        ({"model_type": "xlnet", "hidden_size": 48, "n_head": 2}, 2),
+        ({"model_type": "xlnet", "d_model": 48}, 16),  # what transformers takes for a missing one
+        ({"model_type": "albert", "hidden_size": 128}, 64),
+        ({"model_type": "roberta", "hidden_size": 48}, 12),
+    ],
+)
+def test_a_file_may_have_the_common_names_and_lack_what_transformers_knows(values, heads, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    config = open_config(tmp_path)
+    assert (config.hidden_size, config.num_attention_heads) == (
+        values.get("hidden_size", values.get("dim", values.get("d_model"))),
+        heads,
+    )
+    assert config.layer_norm_eps == 1e-12
+    assert FAMILIES["roberta"].config().layer_norm_eps == 1e-5
+
+
+def test_the_layer_norms_of_a_distilbert_cannot_be_changed():
+    with pytest.raises(UserError, match=r"layer_norm_eps of a DistilBERT must be 1e-12, got 0\.001"):
+        FAMILIES["distilbert"].config(layer_norm_eps=1e-3)
+
+
 def test_the_positions_of_a_roberta_cannot_be_changed(tmp_path):
     build("roberta", BertForMaskedLM).save_pretrained(tmp_path / "model")
     with pytest.raises(UserError, match="the positions of a roberta cannot be changed"):
