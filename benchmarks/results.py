@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.measure import Spread
 from minibert.devices import describe_processor, resolve_device
-from minibert.files import read_json, write_json, write_text
+from minibert.files import folder_locked, read_json, write_json, write_text
 
 PACKAGES = "numpy scipy numba torch transformers accelerate tokenizers sentence-transformers".split()
 PACKAGES += "onnxruntime cupy-cuda12x cupy-cuda13x".split()
@@ -56,9 +56,11 @@ class Results:
             "machine": describe_machine(),
             "versions": versions(),
         }
-        self.parts = self._read()  # another process may have measured something meanwhile
-        self.parts.setdefault(part, {})[case] = {**record, "origin": origin}
-        write_json(self.path, self.parts)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with folder_locked(self.folder):  # another process may have measured something meanwhile
+            self.parts = self._read()
+            self.parts.setdefault(part, {})[case] = {**record, "origin": origin}
+            write_json(self.path, self.parts)
 
     def write_report(self, title: str, sections: Sequence[str]) -> Path:
         """Write the report."""

@@ -21,7 +21,7 @@ from benchmarks.speedrun.timing import measure
 from benchmarks.speedrun.tracks import Track, open_track, with_track
 from benchmarks.speedrun.trials import TRIALS
 from minibert.errors import UserError
-from minibert.files import read_json, write_json
+from minibert.files import folder_locked, read_json, write_json
 from minibert.settings import read_settings
 from minibert.tasks import pretrain
 from minibert.threads import get_threads, set_threads
@@ -79,10 +79,12 @@ def read_records() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def time_steps(track: Track, settings: Mapping[str, Mapping[str, Any]]) -> None:
     """Measure how long the steps of some records take, and keep that."""
-    results, machine = read_results(), describe_machine() | {"threads": get_threads()}
-    for name, times in measure(track, settings).items():
-        results.setdefault(name, {"runs": {}})["time"] = times | {"machine": machine}
-    write_json(RESULTS / "speedrun.json", results)
+    machine, measured = describe_machine() | {"threads": get_threads()}, measure(track, settings)
+    with folder_locked(RESULTS):
+        results = read_results()
+        for name, times in measured.items():
+            results.setdefault(name, {"runs": {}})["time"] = times | {"machine": machine}
+        write_json(RESULTS / "speedrun.json", results)
 
 
 def read_results() -> dict[str, Any]:
@@ -115,8 +117,7 @@ def run(
     found = read_json(chosen.folder / "results.json", "file that a finished run leaves")
     if found["tokens"] > track.passes * found["training_text"]["tokens"]:
         raise UserError(f"{name} reads more than {track.passes} times the text of the track {track.name}")
-    results = read_results()
-    results.setdefault(name, {"runs": {}})["runs"][str(seed)] = {
+    reached = {
         "loss": summary["held_out_mlm_loss"],
         "plateau_loss": summary["plateau_loss"],
         "seconds": summary["seconds"],  # also of runs that shared the machine with others
@@ -126,7 +127,10 @@ def run(
         "environment": found["environment"],
         "evaluations": evaluations(read_metrics(chosen.folder / "metrics.jsonl")),
     }
-    write_json(RESULTS / "speedrun.json", results)
+    with folder_locked(RESULTS):
+        results = read_results()
+        results.setdefault(name, {"runs": {}})["runs"][str(seed)] = reached
+        write_json(RESULTS / "speedrun.json", results)
 
 
 if __name__ == "__main__":

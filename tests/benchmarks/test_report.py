@@ -3,6 +3,8 @@
 import argparse
 import importlib
 import json
+import subprocess
+import sys
 from datetime import datetime
 
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 from benchmarks import operations
 from benchmarks.__main__ import PARTS, folder_of, main
 from benchmarks.inputs import count_masked
-from benchmarks.measure import Spread
+from benchmarks.measure import ROOT, Spread
 from benchmarks.parts import embedding, fine_tuning, gpu_step, scaling, train_step
 from benchmarks.parts.common import check_agreement
 from benchmarks.results import Results, folder_name, milliseconds, ratio, share, table
@@ -190,6 +192,18 @@ def test_processors_stand_side_by_side(tmp_path, monkeypatch):
     today = datetime.now().astimezone().date().isoformat()
     assert page.endswith(f"| measured | {today} | {today} |\n")
     assert "minibert, oneDNN | 50.0" in (tmp_path / "two" / "cpu.md").read_text()
+
+
+def test_results_of_processes_that_end_together_are_all_kept(tmp_path):
+    program = (
+        "import sys; from pathlib import Path; from benchmarks.results import Results\n"
+        "for i in range(10): Results(Path(sys.argv[1])).save('part', f'{sys.argv[2]}-{i}', {}, 1)"
+    )
+    names = "abc"
+    running = [subprocess.Popen([sys.executable, "-c", program, tmp_path, name], cwd=ROOT) for name in names]
+    assert [process.wait() for process in running] == [0] * len(names)
+    assert len(json.loads((tmp_path / "cpu.json").read_text())["part"]) == 10 * len(names)
+    assert [path.name for path in tmp_path.iterdir()] == ["cpu.json"]
 
 
 def test_every_gpu_has_a_folder_of_its_own(tmp_path, monkeypatch):
