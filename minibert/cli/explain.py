@@ -122,6 +122,8 @@ def _texts(flags: argparse.Namespace) -> list[tuple[str, str | None]]:
         but = ", not both" if flags.file else ""
         raise UserError(f"give texts, in quotes, or --file FILE with one text per line{but}")
     if not flags.file:
+        if not all(text.strip() for text in flags.texts):
+            raise UserError("an empty text cannot be explained; give some words")
         return [(text, flags.pair) for text in flags.texts]
     if flags.pair is not None:
         raise UserError("--pair is for texts on the command line; in a file, put a tab between the two")

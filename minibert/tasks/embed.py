@@ -144,7 +144,13 @@ class TextEncoder:
 
         Equal texts are computed once, texts of similar length together, of short ones more at a time unless
         there is a ``batch_size`` (see `ordered_batches`). Leaves the model in evaluation mode.
+
+        Raises UserError for a single text, and for anything else that is no list of texts.
         """
+        if isinstance(texts, str):
+            raise UserError("expected a list of texts, got a single one; put it in brackets")
+        if others := {type(text).__name__ for text in texts if not isinstance(text, str)}:
+            raise UserError(f"expected texts, got others among them, of type {', '.join(sorted(others))}")
         self.model.eval()
         rows_of = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         features = single_features(list(rows_of), self.tokenizer, self.max_length)

@@ -511,6 +511,11 @@ def _describe(results: Mapping[str, Any]) -> list[str]:
     best = results["best"]
     told = "  ".join(f"{name} {value:.4f}" for name, value in best["scores"].items() if value is not None)
     lines = [f"best on the dev data  {told}   (seed {best['seed']}, step {best['step']})"]
+    if best["step"] == 0:
+        lines.append(
+            f"no evaluation was better than the one before training, so {BEST}/ has not learned anything; "
+            "train longer, or with another learning rate"
+        )
     if "mean" in results:
         spread = "  ".join(
             f"{name} {mean:.4f} ± {results['deviation'][name]:.4f}" for name, mean in results["mean"].items()

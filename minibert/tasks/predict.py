@@ -30,6 +30,7 @@ def predict_texts(
     """
     if isinstance(texts, str) or isinstance(pairs, str):
         raise UserError("expected a list of texts, got a single one; put it in brackets")
+    texts, pairs = list(texts), None if pairs is None else list(pairs)
     if pairs is not None and len(pairs) != len(texts):
         raise UserError(f"{len(texts)} texts and {len(pairs)} partners; give one for each")
     task, model = open_task(folder, **options)
@@ -46,7 +47,10 @@ def examples_of(
     for number, (text, pair) in enumerate(texts, start=1):
         place = Place(source, number)
         with faults.leave_out(place):
-            if not text.strip() or (pair is not None and not pair.strip()):
+            parts = [text] if pair is None else [text, pair]
+            if others := [type(part).__name__ for part in parts if not isinstance(part, str)]:
+                raise Problem(f"expected a text, found a {others[0]}; partners are a list of their own")
+            if not all(part.strip() for part in parts):
                 raise Problem("an empty text")
             examples.append(task.example(text, pair, place))
     if not examples:
@@ -78,5 +82,15 @@ def write_predictions(
 
 
 def json_lines(values: Iterable[dict[str, Any]]) -> str:
-    """One JSON object per line."""
-    return "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values)
+    """One JSON object per line. Raises UserError for a number that is NaN or infinite, which JSON lacks."""
+    return "".join(f"{_as_json(value)}\n" for value in values)
+
+
+def _as_json(value: dict[str, Any]) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        raise UserError(
+            "the model's scores are NaN or infinite: its weights are unusable, as after a training run that "
+            "diverged; train it again with a lower learning rate"
+        ) from None

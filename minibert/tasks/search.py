@@ -130,8 +130,12 @@ class PassageIndex:
         batch_size: int | None = None,
         progress: bool = False,
     ) -> None:
-        """Add passages, all or none. Raises UserError for another encoder, or an id that is there already."""
+        """Add passages, all or none.
+
+        Raises UserError for another encoder, an id that is there already, or a folder that cannot be written.
+        """
         self.check(encoder)
+        self._check_writable()
         known = set(self._read(["id"])["id"].to_pylist())
         self._table.add(_rows(self.info, encoder, passages, known, batch_size, progress))
         self._table.optimize()  # without it, an approximate search finds new rows too, but more slowly
@@ -148,8 +152,12 @@ class PassageIndex:
 
     def make_approximate(self) -> None:
         """Build the graph that makes searching in very many passages fast."""
+        self._check_writable()
         config = _lancedb().index.HnswSq(distance_type="cosine")
         self._table.create_index("vector", config=config)
+
+    def _check_writable(self) -> None:
+        check_writable(self.folder / f"{TABLE}.lance" / "data" / "new")
 
     def check(self, encoder: TextEncoder) -> None:
         """Raise UserError if the vectors in the index were made by another encoder."""

@@ -69,6 +69,7 @@ def test_a_large_gap_is_said_beside_the_json(capsys):
     ("line", "message"),
     [
         ("", "give texts, in quotes, or --file FILE with one text per line"),
+        ("'a b' ' '", "an empty text cannot be explained; give some words"),
         (f"{TEXT} --file texts.txt", "with one text per line, not both"),
         ("--file texts.txt --pair b", "in a file, put a tab between the two"),
         ("--file empty.txt", "empty.txt: there is no text to read"),

@@ -28,6 +28,19 @@ def test_vectors_stand_in_the_order_of_the_texts_whatever_the_batches(encoder_fo
     assert np.linalg.norm(vectors[0] - vectors[1]) > 0.1
 
 
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("abc", "expected a list of texts, got a single one; put it in brackets"),
+        (["a", None], "expected texts, got others among them, of type NoneType"),
+        ([("a", "b"), 3], "of type int, tuple"),
+    ],
+)
+def test_what_is_no_list_of_texts(encoder_folder, texts, message):
+    with pytest.raises(UserError, match=message):
+        TextEncoder.open(encoder_folder).embed(texts)
+
+
 def test_embedding_leaves_dropout_out(encoder_folder):
     encoder = TextEncoder.open(encoder_folder, hidden_dropout_prob=0.5)
     encoder.model.train()

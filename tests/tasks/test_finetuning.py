@@ -111,6 +111,14 @@ def test_a_head_that_has_learned_nothing_is_kept_only_if_it_is_better():
     assert results["best"]["step"] == 4
 
 
+@pytest.mark.parametrize(("step", "told"), [(0, True), (3, False)])
+def test_a_run_in_which_nothing_was_learned_says_so(step, told):
+    lines = finetuning._describe({"best": {"scores": {"accuracy": 0.5}, "seed": 0, "step": step}})
+    assert lines[0].endswith(f"(seed 0, step {step})")
+    said = [line.startswith("no evaluation was better than the one before training") for line in lines]
+    assert any(said) == told
+
+
 def test_what_is_kept_is_the_best_evaluation():
     """Not the last one, which a high learning rate makes worse."""
     results = finetune(**settings_for(epochs=6.0, learning_rate=0.05, eval_every=2))

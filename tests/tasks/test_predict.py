@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 
 from minibert.bert import BertConfig, BertModel
@@ -8,7 +9,7 @@ from minibert.errors import UserError
 from minibert.heads import BertForTokenClassification
 from minibert.tasks import open_task, predict_texts
 from minibert.tasks.classify import Classify
-from minibert.tasks.predict import examples_of_lines, records, write_predictions
+from minibert.tasks.predict import examples_of, examples_of_lines, records, write_predictions
 from minibert.tasks.tag import Tag
 from minibert.tasks.task import TableOptions
 from minibert.text import BertTokenizer
@@ -53,6 +54,20 @@ def test_texts_and_pairs(tuned):
         predict_texts(folder, ["a", " "])
     with pytest.raises(UserError, match="the texts: there is no text to read"):
         predict_texts(folder, [])
+    for other, kind in ((("a", "b"), "tuple"), (3, "int"), (float("nan"), "float"), (None, "NoneType")):
+        with pytest.raises(UserError, match=f"the texts: line 2: expected a text, found a {kind}"):
+            predict_texts(folder, ["a", other])
+    assert len(predict_texts(folder, iter(["a", "b"]), iter(["c", "d"]))) == 2
+
+
+def test_scores_that_are_no_numbers_are_not_written_as_json(tuned, tmp_path):
+    folder = tuned(Classify, ["bad", "good"])
+    task, model = open_task(folder)
+    model.classifier.weight.value[...] = np.nan
+    examples = examples_of(task, [("a film", None)], "here")
+    with pytest.raises(UserError, match="the model's scores are NaN or infinite: its weights are unusable"):
+        write_predictions(task, examples, task.predict(model, examples, 1), tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_lines_are_texts_or_two_with_a_tab(tuned):

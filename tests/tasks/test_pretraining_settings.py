@@ -17,6 +17,8 @@ def test_numbers_of_too_many_digits_are_refused(tmp_path):
     path.write_text(f"steps = {'9' * 5000}\n")
     with pytest.raises(UserError, match=r"run\.toml: this settings file is not valid TOML"):
         read_settings(path)
+    with pytest.raises(UserError, match=r"^none\.toml: no such settings file; check the path$"):
+        read_settings("none.toml")
 
 
 def test_every_setting_has_a_group_and_a_help_text():

@@ -86,6 +86,17 @@ def test_an_index_is_opened_and_added_to(index, encoder, tmp_path):
     assert ids(again.search(encoder.embed(["what ?"]), 1)) == [["new"]]
 
 
+def test_an_index_that_cannot_be_written_is_told_in_one_line(index, encoder, monkeypatch):
+    def refuse(dir):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    for change in (lambda: index.add(encoder, [Passage("new", "rome")]), index.make_approximate):
+        with pytest.raises(UserError, match=r"cannot write here \(Permission denied\)"):
+            change()
+    assert len(index) == 6
+
+
 def test_ids_are_not_taken_twice(index, encoder, tmp_path):
     new = Passage("new", "what ?")
     with pytest.raises(UserError, match="two passages have the id '1'"):
