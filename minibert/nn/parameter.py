@@ -86,22 +86,16 @@ class Parameter:
     @property
     def grad(self) -> Array:
         """The sum of all gradients added since ``zero_grad``; zeros if there was none."""
-        memory = self._memory
+        if self._value is None:
+            _allocate_alone(self)
         self.settle_grad()
-        return memory
+        return self._grad
 
     @grad.setter
     def grad(self, gradient: Array) -> None:
         """Write into the buffer."""
         if gradient is not self.grad:
             self._grad[...] = gradient
-
-    @property
-    def _memory(self) -> Array:
-        """Where the gradient is, whatever was written there last."""
-        if self._value is None:
-            _allocate_alone(self)
-        return self._grad
 
     @property
     def has_memory(self) -> bool:
@@ -132,7 +126,7 @@ class Parameter:
         if gradient.shape != self.shape:
             raise ValueError(f"gradient of {self.name!r} has shape {gradient.shape}, expected {self.shape}")
         if self.fresh:
-            self._memory[...] = gradient
+            self._grad[...] = gradient
             self.fresh = False
             if self.listener is not None:
                 self.listener.stored(self)

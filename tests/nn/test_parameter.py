@@ -80,12 +80,6 @@ def test_first_gradient_is_stored_and_later_ones_are_added(device):
     np.testing.assert_array_equal(to_numpy(parameter.grad), np.arange(6.0).reshape(2, 3))
 
 
-def test_a_parameter_that_was_never_used_takes_a_gradient():
-    parameter = Parameter((2, 3))
-    parameter.add_grad(np.full((2, 3), 2.0, dtype=np.float32))
-    assert parameter.grad.tolist() == [[2.0] * 3] * 2
-
-
 def test_a_stored_gradient_is_a_copy(device):
     """The array handed over may be a buffer that its maker uses again."""
     parameter = Parameter((3,))
