@@ -80,17 +80,24 @@ def read_records() -> Iterator[tuple[str, dict[str, Any]]]:
 def time_steps(track: Track, settings: Mapping[str, Mapping[str, Any]]) -> None:
     """Measure how long the steps of some records take, and keep that."""
     machine, measured = describe_machine() | {"threads": get_threads()}, measure(track, settings)
-    with folder_locked(RESULTS):
-        results = read_results()
+    with changed_results() as results:
         for name, times in measured.items():
             results.setdefault(name, {"runs": {}})["time"] = times | {"machine": machine}
-        write_json(RESULTS / "speedrun.json", results)
 
 
 def read_results() -> dict[str, Any]:
     """What was measured so far, by record: its ``runs`` by seed, and the ``time`` of its steps."""
     path = RESULTS / "speedrun.json"
     return read_json(path, "file of results") if path.exists() else {}
+
+
+@contextlib.contextmanager
+def changed_results() -> Iterator[dict[str, Any]]:
+    """What was measured so far, to be changed in this block, while no other process changes it."""
+    with folder_locked(RESULTS):
+        results = read_results()
+        yield results
+        write_json(RESULTS / "speedrun.json", results)
 
 
 def run(
@@ -127,10 +134,8 @@ def run(
         "environment": found["environment"],
         "evaluations": evaluations(read_metrics(chosen.folder / "metrics.jsonl")),
     }
-    with folder_locked(RESULTS):
-        results = read_results()
+    with changed_results() as results:
         results.setdefault(name, {"runs": {}})["runs"][str(seed)] = reached
-        write_json(RESULTS / "speedrun.json", results)
 
 
 if __name__ == "__main__":
