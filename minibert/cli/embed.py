@@ -1,7 +1,6 @@
 """``minibert embed``."""
 
 import argparse
-import sys
 from typing import Any
 
 from minibert.cli.flags import (
@@ -16,7 +15,7 @@ from minibert.cli.flags import (
     tell,
 )
 from minibert.cli.parser import add_command
-from minibert.data.tasks import FORMATS, Faults, TextExample, read_texts
+from minibert.data.tasks import FORMATS, Faults, TextExample, read_texts, warn_of_cut
 from minibert.data.tasks.tables import column_of
 from minibert.errors import UserError
 from minibert.tasks.embed import COMBINE, WORD_POOLING, TextEncoder, WordChoice
@@ -133,6 +132,4 @@ def _write_words(
     count, cut = write_word_vectors(flags.output, texts, parts)
     size = " × ".join(map(str, choice.shape(encoder.dimension)))
     print(f"{count:,} vectors of {size} numbers written to {flags.output}")
-    if cut:
-        told = f"{cut:,} text(s) have more than {encoder.max_length} tokens; the rest has no vectors"
-        print(f"minibert: warning: {told}", file=sys.stderr)
+    warn_of_cut(cut, len(texts), encoder.max_length)

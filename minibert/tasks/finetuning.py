@@ -199,6 +199,7 @@ def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
         train, dev = task.hold_out(train, settings.dev_share, settings.seed)
     else:
         dev = task.check(task.read(settings.dev, faults=faults), faults)
+        _tell_of_known(train, dev)
     whole_dev = dev
     train, dev = _some(train, settings.limit, settings.seed), _some(dev, settings.dev_limit, settings.seed)
     if _metric(settings, task) not in task.scores_for(dev):
@@ -223,6 +224,13 @@ def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
     return data
 
 
+def _tell_of_known(train: Sequence[Any], dev: Sequence[Any]) -> None:
+    """Say how many examples of ``dev`` a model will know, because they are in ``train``, too."""
+    known = {example.content for example in train}
+    if count := sum(example.content in known for example in dev):
+        print(f"{count:,} of {len(dev):,} examples to evaluate on are also in the training data", flush=True)
+
+
 def _read_unlabelled(
     settings: FinetuneSettings, task: Task, labelled: Sequence[Any], faults: Faults
 ) -> list[Any]:
@@ -237,16 +245,11 @@ def _read_unlabelled(
         examples = examples_of_lines(task, read_lines(path), path, faults)
     else:
         examples = task.read(path, labelled=False, faults=faults)
-    known = set(map(_texts, labelled))
-    new = [example for example in examples if _texts(example) not in known]
+    known = {example.content for example in labelled}
+    new = [example for example in examples if example.content not in known]
     if not new:
         raise UserError(f"{path}: all its texts have labels already, in {settings.train} or in the dev data")
     return new
-
-
-def _texts(example: Any) -> tuple[str, ...]:
-    """Its text or texts, with single spaces."""
-    return tuple(" ".join(text.split()) for text in (example.text, example.text_pair) if text is not None)
 
 
 def _ask_teacher(settings: FinetuneSettings, data: Data, device: Device) -> Data:

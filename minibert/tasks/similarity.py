@@ -160,12 +160,7 @@ class Similarity(TableTask[SentenceEncoder, SimilarityOptions, PairFeature, Pair
         self, examples: Sequence[TextExample], share: float, seed: int
     ) -> tuple[list[TextExample], list[TextExample]]:
         """As `Task.hold_out`, but no second text (a passage, say) is on both sides."""
-        seconds = list(dict.fromkeys(example.pair[1] for example in examples))
-        held_out = set(hold_out(seconds, share, seed)[1])
-        return (
-            [example for example in examples if example.text_pair not in held_out],
-            [example for example in examples if example.text_pair in held_out],
-        )
+        return hold_out(examples, [example.pair[1] for example in examples], share, seed)
 
     def features(self, examples: Sequence[TextExample], *, training: bool) -> list[PairFeature]:
         """Both texts of each pair as rows of their own, in training with the cosine that they should have.

@@ -1,9 +1,9 @@
 """A task: all that fine-tuning, prediction and evaluation have to know about it."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 from tqdm import tqdm
@@ -73,9 +73,17 @@ def check_layout(recipe: str | None, given: Iterable[str]) -> None:
         raise UserError(f"recipe {recipe} says how the files are read; leave out {', '.join(others)}")
 
 
+class Example(Protocol):
+    """What is read from files: a text, a tagged sentence, a question."""
+
+    @property
+    def content(self) -> tuple[str, ...]:
+        """All its text: what is the same in examples that occur more than once."""
+
+
 ModelT = TypeVar("ModelT", bound=PretrainedModel)
 OptionsT = TypeVar("OptionsT", bound=TaskOptions)
-ExampleT = TypeVar("ExampleT")  # what is read from files
+ExampleT = TypeVar("ExampleT", bound=Example)  # what is read from files
 FeatureT = TypeVar("FeatureT", bound=Feature)  # what examples are encoded as
 PredictionT = TypeVar("PredictionT")
 OutputT = TypeVar("OutputT", bound=TaskOutput)
@@ -164,8 +172,11 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
     def hold_out(
         self, examples: Sequence[ExampleT], share: float, seed: int
     ) -> tuple[list[ExampleT], list[ExampleT]]:
-        """Split examples into those to train on and a random share to evaluate on; see `hold_out`."""
-        return hold_out(examples, share, seed)
+        """Split examples into those to train on and a random share to evaluate on; see `hold_out`.
+
+        Examples with the same content are on the same side: a model may know the others by heart.
+        """
+        return hold_out(examples, [example.content for example in examples], share, seed)
 
     def features(self, examples: Sequence[ExampleT], *, training: bool) -> list[FeatureT]:
         """Examples encoded as rows of batches, for training with what is to be learned."""
@@ -282,19 +293,26 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
         raise NotImplementedError
 
 
-def hold_out(items: Sequence[ItemT], share: float, seed: int) -> tuple[list[ItemT], list[ItemT]]:
-    """Split examples into those to train on and a random share, at least one, to evaluate on.
+def hold_out(
+    items: Sequence[ItemT], groups: Sequence[Hashable], share: float, seed: int
+) -> tuple[list[ItemT], list[ItemT]]:
+    """Split examples into those to train on and those to evaluate on: a random share of the groups.
 
-    Raises UserError if none is left to train on.
+    ``groups`` says which group each example belongs to. At least one group is held out. Raises UserError if
+    none is left to train on.
     """
-    count = max(1, round(share * len(items)))
-    if count >= len(items):
-        raise UserError(f"cannot hold out {count} of {len(items)} example(s); give a dev file or more data")
-    order = generator("held-out examples", seed).permutation(len(items))
-    chosen = set(order[:count].tolist())
+    different = list(dict.fromkeys(groups))
+    count = max(1, round(share * len(different)))
+    if count >= len(different):
+        raise UserError(
+            f"cannot hold out {count} of {len(different)} different example(s); give a dev file or more data"
+        )
+    order = generator("held-out examples", seed).permutation(len(different))
+    chosen = {different[i] for i in order[:count]}
+    grouped = list(zip(items, groups, strict=True))
     return (
-        [item for i, item in enumerate(items) if i not in chosen],
-        [item for i, item in enumerate(items) if i in chosen],
+        [item for item, group in grouped if group not in chosen],
+        [item for item, group in grouped if group in chosen],
     )
 
 

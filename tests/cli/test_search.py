@@ -101,7 +101,7 @@ def test_embed_writes_the_words_of_texts(workplace, capsys):
     assert run("embed --model encoder --input texts.txt --output w.npz --tokens --pieces --max-length 3") == 0
     said = capsys.readouterr()
     assert said.out == "2 vectors of 8 numbers written to w.npz\n"
-    assert "2 text(s) have more than 3 tokens; the rest has no vectors" in said.err
+    assert "2 of 2 texts have more than 3 tokens (max_length); their ends are not read" in said.err
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from minibert.settings import read_settings
 from minibert.tasks import evaluate, finetune, finetuning, open_task
 from minibert.tasks import run as run_module
 from minibert.tasks.classify import Classify
+from minibert.tasks.finetuning import read_data
 from minibert.tasks.finetuning_settings import FinetuneSettings, split_settings
 from minibert.tasks.frozen import FrozenEncoder
 from minibert.text import BertTokenizer
@@ -200,7 +201,8 @@ def test_the_card_tells_data_settings_scores_and_command():
 
 
 def test_the_card_tells_what_was_held_out_and_that_texts_are_pairs():
-    train = write("pairs.tsv", "text\ttext_pair\tlabel", *["good\tfilm\tyes", "bad\tbook\tno"] * 10)
+    rows = [f"good{' film' * i}\tfilm\tyes\nbad{' book' * i}\tbook\tno" for i in range(10)]
+    train = write("pairs.tsv", "text\ttext_pair\tlabel", *rows)
     finetune(**settings_for(train=train, dev_share=0.2, epochs=0.1))
     card = Path("runs/run/best/README.md").read_text()
     for told in (
@@ -240,6 +242,26 @@ def test_every_task(task):
     assert scores == pytest.approx(results["best"]["scores"], rel=1e-4)
     assert results["metric"] in scores
     assert set(scores) == set(opened.scores_for(examples)) <= set(opened.score_names)
+
+
+def test_examples_that_occur_more_than_once_are_held_out_together():
+    rows = [f"good{' film' * (i % 10)}{' ' * (i // 10)}\tyes" for i in range(50)]
+    train = write("many.tsv", "text\tlabel", *rows, "bad\tno", "a\tno", "it\tno")
+    data = read_data(*split_settings(settings_for(train=train, dev=None, dev_share=0.25), "settings"))
+    train, dev = ({" ".join(example.text.split()) for example in part} for part in (data.train, data.dev))
+    assert len(dev) == 3 and len(train) == 10 and not train & dev
+    assert len(data.train) + len(data.dev) == 53
+
+
+def test_examples_to_evaluate_on_that_are_also_trained_on_are_told(capsys):
+    train = write("known.tsv", "text\tlabel", "good  film\tyes", "bad book\tno", "it\tno")
+    dev = write("some.tsv", "text\tlabel", "good film\tyes", "a film\tno", "bad book\tyes")
+    read_data(*split_settings(settings_for(train=train, dev=dev), "settings"))
+    assert "2 of 3 examples to evaluate on are also in the training data" in capsys.readouterr().out
+    read_data(
+        *split_settings(settings_for(train=train, dev=write("b.tsv", "text\tlabel", "a\tno")), "settings")
+    )
+    assert "also in the training data" not in capsys.readouterr().out
 
 
 def articles(count):
@@ -704,7 +726,7 @@ def test_shares_and_limits():
     assert len(set(drawn)) == 10 and drawn == sorted(drawn) != [*range(10)]
     assert drawn == finetuning._some(range(50), 10, seed=1) != finetuning._some(range(50), 10, seed=2)
     assert finetuning._some(range(5), None, 0) == finetuning._some(range(5), 9, 0) == [*range(5)]
-    with pytest.raises(UserError, match=r"cannot hold out 1 of 1 example\(s\); give a dev file or more data"):
+    with pytest.raises(UserError, match=r"cannot hold out 1 of 1 different example\(s\); give a dev file or more data"):
         finetune(**settings_for(task="regress", train=write("one.tsv", "text\tlabel", "good\t1"), name="one"))
 
 

@@ -19,6 +19,7 @@ from minibert.data.tasks.features import (
     single_features,
     tagged_features,
     text_features,
+    warn_of_cut,
 )
 from minibert.data.tasks.labels import check_labels, label_names
 from minibert.data.tasks.passages import Passage, Query, read_passages, read_queries, read_texts, some_queries
@@ -68,4 +69,5 @@ __all__ = [
     "split_articles",
     "tagged_features",
     "text_features",
+    "warn_of_cut",
 ]

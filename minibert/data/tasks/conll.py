@@ -20,6 +20,11 @@ class TaggedSentence:
     tags: list[str] | None
     place: Place
 
+    @property
+    def content(self) -> tuple[str, ...]:
+        """The words: what is the same in sentences that occur more than once."""
+        return tuple(self.words)
+
 
 def read_conll(
     path: str | Path,

@@ -1,5 +1,6 @@
 """Examples encoded as what the models read: texts, pairs of texts, tagged words."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,12 +55,12 @@ def text_features(
     """[CLS] text [SEP] or [CLS] text [SEP] text_pair [SEP], a row per example, cut to ``max_length`` tokens.
 
     Of a pair, the longer text is cut at its end until both fit. If they are equally long, the first is cut
-    first, as in transformers (google-bert: the second). ``labels``, if there are any, are the labels' ids or
-    the scores.
+    first, as in transformers (google-bert: the second). A warning says how many were cut. ``labels``, if
+    there are any, are the labels' ids or the scores.
     """
+    rows = _rows(tokenizer, [(example.text, example.text_pair) for example in examples], max_length)
     features = []
-    for index, example in enumerate(examples):
-        inputs = _row(tokenizer, example.text, example.text_pair, max_length)
+    for index, (example, inputs) in enumerate(zip(examples, rows, strict=True)):
         if isinstance(example.label, float):
             inputs["labels"] = example.label
         elif example.label is not None and label_ids is not None:
@@ -69,8 +70,9 @@ def text_features(
 
 
 def single_features(texts: Sequence[str], tokenizer: PretrainedTokenizer, max_length: int) -> list[Feature]:
-    """[CLS] text [SEP], one row per text, cut to ``max_length`` tokens."""
-    return [Feature(_row(tokenizer, text, None, max_length), index) for index, text in enumerate(texts)]
+    """[CLS] text [SEP], one row per text, cut to ``max_length`` tokens. A warning says how many were cut."""
+    rows = _rows(tokenizer, [(text, None) for text in texts], max_length)
+    return [Feature(inputs, index) for index, inputs in enumerate(rows)]
 
 
 def pair_features(
@@ -78,19 +80,39 @@ def pair_features(
 ) -> list[PairFeature]:
     """Two rows per example, ``first`` and ``second``, each [CLS] text [SEP], cut to ``max_length`` tokens.
 
-    ``labels``, if there are any, are the scores.
+    A warning says how many were cut. ``labels``, if there are any, are the scores.
     """
+    rows = iter(_rows(tokenizer, [(text, None) for example in examples for text in example.pair], max_length))
     features = []
     for index, example in enumerate(examples):
-        first, second = (Feature(_row(tokenizer, text, None, max_length), index) for text in example.pair)
         scored = {} if example.label is None else {"labels": example.label}
-        features.append(PairFeature({"first": first, "second": second, **scored}, index))
+        pair = {"first": Feature(next(rows), index), "second": Feature(next(rows), index)}
+        features.append(PairFeature(pair | scored, index))
     return features
 
 
-def _row(tokenizer: PretrainedTokenizer, text: str, text_pair: str | None, max_length: int) -> dict[str, Any]:
-    encoded = tokenizer(text, text_pair, max_length=max_length, truncation=True)
-    return {name: np.array(encoded[name], np.int32) for name in ("input_ids", "token_type_ids")}
+def _rows(
+    tokenizer: PretrainedTokenizer, texts: Sequence[tuple[str, str | None]], max_length: int
+) -> list[dict[str, Any]]:
+    """The inputs of each text or pair, cut to ``max_length`` tokens."""
+    rows, cut = [], 0
+    for text, text_pair in texts:
+        encoded = tokenizer(text, text_pair, max_length=max_length, truncation=True)
+        rows.append({name: np.array(encoded[name], np.int32) for name in ("input_ids", "token_type_ids")})
+        if len(rows[-1]["input_ids"]) == max_length:  # few are: these are counted in full
+            cut += len(tokenizer(text, text_pair, truncation=False)["input_ids"]) > max_length
+    warn_of_cut(cut, len(rows), max_length)
+    return rows
+
+
+def warn_of_cut(cut: int, count: int, max_length: int) -> None:
+    """Warn, if any of ``count`` texts or pairs were cut, how many."""
+    if cut:
+        warnings.warn(
+            f"{cut:,} of {count:,} texts have more than {max_length} tokens (max_length); "
+            "their ends are not read",
+            stacklevel=4,
+        )
 
 
 def tagged_features(

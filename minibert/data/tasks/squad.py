@@ -32,6 +32,11 @@ class Question:
     article: str
     answers: tuple[Answer, ...]
 
+    @property
+    def content(self) -> tuple[str, ...]:
+        """Question and passage: what is the same in questions that occur more than once."""
+        return self.text, self.passage
+
 
 def read_squad(path: str | Path, *, labelled: bool = True, faults: Faults | None = None) -> list[Question]:
     """The questions of a SQuAD file, v1.1 or v2.0, perhaps compressed (``.gz``), in order.

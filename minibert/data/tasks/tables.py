@@ -36,6 +36,11 @@ class TextExample:
             raise UserError(f"{self.place}: expected a pair of texts, found one")
         return self.text, self.text_pair
 
+    @property
+    def content(self) -> tuple[str, ...]:
+        """The text or texts, with single spaces: what is the same in examples that occur more than once."""
+        return tuple(" ".join(text.split()) for text in (self.text, self.text_pair) if text is not None)
+
     def to_dict(self) -> dict[str, Any]:
         """Those of text, text_pair and label that there are, as JSON can hold them."""
         told = {"text": self.text, "text_pair": self.text_pair, "label": self.label}
