@@ -42,6 +42,9 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--column", metavar="NAME", help="column of the texts, by name or number (default: text or sentence)"
     )
+    parser.add_argument(
+        "--header", action="store_true", help="the first line is no text, although --column is a number"
+    )
     parser.add_argument("--format", choices=FORMATS, help="format of FILE, if its suffix does not tell")
     parser.add_argument(
         "--output",
@@ -101,7 +104,8 @@ def _run(flags: argparse.Namespace) -> None:
     choice = _word_choice(flags)
     check_written(flags.output, flags.input)
     faults = Faults(flags.skip_bad)
-    texts = read_texts(flags.input, column_of(flags.column), file_format=flags.format, faults=faults)
+    column = column_of(flags.column)
+    texts = read_texts(flags.input, column, header=flags.header, file_format=flags.format, faults=faults)
     encoder = TextEncoder.open(flags.model, device=chosen_device(flags), **encoder_options(flags))
     if flags.tokens:
         _write_words(flags, encoder, texts, choice)

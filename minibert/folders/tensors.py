@@ -171,9 +171,9 @@ def encoder_tensors(
 def load_tensors(model: Module, sources: dict[str, StoredTensor]) -> None:
     """Set parameters of an allocated model, each from its tensor, rounded once to the model's dtype.
 
-    Raises UserError for a number that is too large for that dtype.
+    Warns of numbers that are NaN or infinite. Raises UserError for one that is too large for that dtype.
     """
-    parameters = dict(model.named_parameters())
+    parameters, unusable = dict(model.named_parameters()), []
     for name, tensor in sources.items():
         try:
             with np.errstate(over="raise", invalid="ignore"):
@@ -183,7 +183,15 @@ def load_tensors(model: Module, sources: dict[str, StoredTensor]) -> None:
                 f"{tensor.file}: tensor {tensor.name!r} has numbers too large for {model.dtype}; "
                 "read it with dtype='float64'"
             ) from None
+        if not np.isfinite(numbers).all():
+            unusable.append(tensor)
         parameters[name].value[...] = model.device.asarray(numbers)
+    if unusable:
+        warnings.warn(
+            f"{unusable[0].file} has numbers that are NaN or infinite, as after training that diverged: "
+            f"{list_names(tensor.name for tensor in unusable)}",
+            stacklevel=3,
+        )
     model.buffers.round_operand()
 
 

@@ -1,5 +1,6 @@
 """A label or a number for a text, or for a pair of texts."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from minibert.data.tasks import (
     text_features,
 )
 from minibert.data.tasks.faults import Problem
+from minibert.data.tasks.tables import column_of
 from minibert.errors import UserError
 from minibert.heads import BertForSequenceClassification
 from minibert.tasks import metrics
@@ -131,6 +133,14 @@ class Classify(TextTask[ClassPrediction]):
         """Take the names of the labels, and whether examples are pairs. Raises UserError for fewer than 2."""
         super().learn_labels(examples)
         self.labels = label_names(examples)
+        first = examples[0]
+        numbered = isinstance(column_of(self.options.text_column), int) and not self.options.header
+        if numbered and first.place.line == 1 and [e.label for e in examples].count(first.label) == 1:
+            warnings.warn(
+                f"{first.place}: no other example has the label {first.label!r}; if this line holds the "
+                "names of the columns, give header",
+                stacklevel=2,
+            )
 
     def check(self, examples: Sequence[TextExample], faults: Faults | None = None) -> list[TextExample]:
         """As `TextTask.check`, without those with unknown labels; see `data.tasks.check_labels`."""

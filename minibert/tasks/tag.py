@@ -84,8 +84,14 @@ class Tag(Task[BertForTokenClassification, TagOptions, TaggedSentence, TaggedFea
         return TaggedSentence(text.split(), None, place)
 
     def learn_labels(self, examples: Sequence[TaggedSentence]) -> None:
-        """Take the names of the tags. Raises UserError if there are fewer than 2."""
+        """Take the names of the tags. Raises UserError if there are fewer than 2.
+
+        Of each kind of entity there are B-x and I-x, even if all that were read are of one word.
+        """
         self.labels = label_names(examples)
+        if self.marks_entities:
+            kinds = {label[2:] for label in self.labels if label != "O"}
+            self.labels = sorted({*self.labels, *(f"{part}-{kind}" for kind in kinds for part in "BI")})
 
     def check(self, examples: Sequence[TaggedSentence], faults: Faults | None = None) -> list[TaggedSentence]:
         """The sentences all of whose tags are known; see `data.tasks.check_labels`."""

@@ -78,6 +78,8 @@ def test_embed_takes_columns_pooling_and_lengths(workplace):
     encoder = TextEncoder.open("encoder", pooling="max", normalise=True, max_length=5)
     np.testing.assert_allclose(archive["vectors"], encoder.embed(["ann", "bob"]), rtol=1e-4, atol=1e-6)
     assert archive["lines"].tolist() == [2, 3]
+    assert run("embed --model encoder --input table.tsv --column 2 --header --output w.npz") == 0
+    assert np.load("w.npz")["lines"].tolist() == [2, 3]
 
 
 def test_embed_counts_what_it_leaves_out(workplace, capsys):
@@ -112,6 +114,7 @@ def test_embed_writes_the_words_of_texts(workplace, capsys):
         ("--input empty.txt --output v.npy", "empty.txt: there is no text to read"),
         ("--input none.txt --output v.npy", "none.txt: no such file"),
         ("--input table.tsv --output v.npy", "table.tsv: line 1: expected the columns (text) or (sentence)"),
+        ("--input texts.txt --header --output v.npy", "which column holds the texts? give --column too"),
         ("--input table.tsv --column 3 --output v.npy", "table.tsv: line 1: expected the columns (3)"),
         ("--input texts.txt --output v.npy --max-length 1000", "encoder: max_length is 1000; expected 3 to"),
         ("--input texts.txt --output v.npz --tokens --layers -1,5", "there is no layer 5; expected 0"),

@@ -250,6 +250,14 @@ def test_numbers_beyond_the_asked_type(folder):
     assert (model.cls.predictions.bias.value == 1e300).all()
 
 
+@pytest.mark.parametrize("number", [np.nan, -np.inf])
+def test_a_model_that_diverged_is_told(folder, number):
+    rewrite(folder, lambda tensors: tensors.update({"cls.predictions.bias": np.full(50, number)}))
+    told = r"model.safetensors has numbers that are NaN or infinite, .* diverged: 'cls.predictions.bias'$"
+    with pytest.warns(UserWarning, match=told):
+        BertForPreTraining.from_pretrained(folder)
+
+
 @pytest.fixture
 def shards(folder):
     """The saved model in three files with an index."""

@@ -41,6 +41,20 @@ def table(tmp_path):
 FILMS = "text|label\nit was good|pos\nbad film|neg\nreally a really good film|pos\nit|neutral\n"
 
 
+def test_names_of_columns_that_became_an_example_are_noticed(table, recwarn):
+    path = table("review|stars\ngood|1\nbad|2\nreally good|1\n")
+    numbers = {"text_column": "1", "label_column": "2"}
+    for options in (numbers | {"header": True}, {"text_column": "review", "label_column": "stars"}):
+        task = Classify(TOKENIZER, TableOptions(**options))
+        task.learn_labels(task.read(path))
+        assert task.labels == ["1", "2"] and not recwarn.list
+    task = Classify(TOKENIZER, TableOptions(**numbers))
+    with pytest.warns(
+        UserWarning, match=r"train.tsv: line 1: no other example has the label 'stars'; if this"
+    ):
+        task.learn_labels(task.read(path))
+
+
 def test_labels_of_the_training_data_are_those_of_the_model(encoder, table, tmp_path):
     task = Classify(TOKENIZER)
     examples = task.read(table(FILMS))

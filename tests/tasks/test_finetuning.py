@@ -726,7 +726,9 @@ def test_shares_and_limits():
     assert len(set(drawn)) == 10 and drawn == sorted(drawn) != [*range(10)]
     assert drawn == finetuning._some(range(50), 10, seed=1) != finetuning._some(range(50), 10, seed=2)
     assert finetuning._some(range(5), None, 0) == finetuning._some(range(5), 9, 0) == [*range(5)]
-    with pytest.raises(UserError, match=r"cannot hold out 1 of 1 different example\(s\); give a dev file or more data"):
+    with pytest.raises(
+        UserError, match=r"cannot hold out 1 of 1 different example\(s\); give a dev file or more data"
+    ):
         finetune(**settings_for(task="regress", train=write("one.tsv", "text\tlabel", "good\t1"), name="one"))
 
 

@@ -52,7 +52,8 @@ def test_what_is_saved_opens_as_it_was(encoder, conll, tmp_path, crf):
     task = Tag(TOKENIZER, TagOptions(crf=crf))
     examples = learn(task, conll(SONG))
     model = task.new_model(encoder, seed=2)
-    assert model.config.crf is crf and model.config.labels == ["B-person", "B-place", "I-person", "O"]
+    assert model.config.crf is crf
+    assert model.config.labels == ["B-person", "B-place", "I-person", "I-place", "O"]
     task.save(model, tmp_path / "tuned")
     again, opened = open_task(tmp_path / "tuned")
     assert (type(again), again.labels, again.options) == (Tag, task.labels, task.options)
@@ -64,8 +65,8 @@ def test_features_for_training_have_a_tag_at_the_first_piece_of_a_word(conll):
     examples = learn(task, conll(SONG))
     features = task.features(examples, training=True)
     # [CLS] ann ##a lee sings in rom ##e [SEP] and [CLS] to ##day ann [SEP]
-    assert features[0].inputs["labels"].tolist() == [-100, 0, -100, 2, 3, 3, 1, -100, -100]
-    assert features[1].inputs["labels"].tolist() == [-100, 3, -100, 0, -100]
+    assert features[0].inputs["labels"].tolist() == [-100, 0, -100, 2, 4, 4, 1, -100, -100]
+    assert features[1].inputs["labels"].tolist() == [-100, 4, -100, 0, -100]
     assert "labels" not in task.features(examples, training=False)[0].inputs
 
 
@@ -99,8 +100,8 @@ def test_words_without_pieces_get_a_tag_too(encoder, conll):
 def test_predicted_tags_are_bio(encoder, conll, monkeypatch):
     """A model may say I-x after O; that begins an entity, and is written as one."""
     task = Tag(TOKENIZER)
-    examples = learn(task, conll(SONG))  # B-person, B-place, I-person, O
-    said = iter([[3, 2, 2, 1, 2], [2, 2]])
+    examples = learn(task, conll(SONG))  # B-person, B-place, I-person, I-place, O
+    said = iter([[4, 2, 2, 1, 2], [2, 2]])
 
     def say(model, logits, chosen):
         tags = np.full(chosen.shape, -100)
@@ -127,6 +128,13 @@ def test_scores_and_their_details(conll):
         "place": {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "support": 1},
     }
     assert task.metric == "f1"
+
+
+def test_entities_of_one_word_may_be_longer_elsewhere(conll):
+    task = Tag(TOKENIZER)
+    learn(task, conll("Ann\tB-person\nsings\tO\n"))
+    assert task.labels == ["B-person", "I-person", "O"]
+    assert len(task.check(task.read(conll("Ann\tB-person\nLee\tI-person\n", "dev.conll")))) == 1
 
 
 def test_tags_that_mark_no_entities_are_scored_by_the_word(conll):

@@ -39,19 +39,23 @@ def read_texts(
     path: str | Path,
     column: Column | None = None,
     *,
+    header: bool = False,
     file_format: str | None = None,
     faults: Faults | None = None,
 ) -> list[TextExample]:
     """The texts in a file, in order: one column of a table, or else one text per line.
 
     ``column`` is the name or number of a column of a tsv, csv or jsonl file (``file_format``, by default the
-    file's suffix). Without it, such files need a column text or sentence. An empty line is a bad row.
+    file's suffix); ``header`` says that the first line names the columns, although a number is given. Without
+    a column, such files need one called text or sentence. An empty line is a bad row.
 
     Raises UserError, naming file and line, for bad rows, unless ``faults`` skips them, and for a file without
     any text.
     """
+    if header and column is None:
+        raise UserError("which column holds the texts? give --column too")
     if column is not None or file_format is not None or suffix(path) in FORMATS:
-        columns = TEXT_COLUMNS if column is None else Columns(column)
+        columns = TEXT_COLUMNS if column is None else Columns(column, header=header)
         return read_table(path, columns, file_format=file_format, labelled=False, faults=faults)
     faults = Faults() if faults is None else faults
     texts: list[TextExample] = []

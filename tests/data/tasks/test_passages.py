@@ -43,6 +43,8 @@ def test_a_text_a_line_or_a_column(write):
     table = write("a.tsv", "id\ttext\tmore\n1\tone\tx\n2\ttwo\ty\n")
     assert [t.text for t in read_texts(table)] == ["one", "two"]
     assert [t.text for t in read_texts(table, "more")] == ["x", "y"]
+    assert [t.text for t in read_texts(table, 3)] == ["more", "x", "y"]
+    assert [t.text for t in read_texts(table, 3, header=True)] == ["x", "y"]
     plain = write("plain.dat", "one,x\ntwo,y\n")
     assert [t.text for t in read_texts(plain, 2, file_format="csv")] == ["x", "y"]
     assert [t.text for t in read_texts(write("a.jsonl.gz", '{"text": "one"}\n'))] == ["one"]
