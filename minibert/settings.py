@@ -6,6 +6,7 @@ the fields of a :class:`Settings`.
 
 import dataclasses
 import math
+import os
 import tomllib
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Self
+
+import numpy as np
 
 from minibert.errors import UserError, did_you_mean
 from minibert.files import read_json, read_text
@@ -148,11 +151,18 @@ _PLURAL = {str: "strings", int: "whole numbers"}
 
 
 def _as_type(value: Any, expected: Any, name: str) -> Any:
-    """``value`` as a field of type ``expected`` holds it; JSON's lists become tuples, and ints floats."""
+    """``value`` as a field of type ``expected`` holds it.
+
+    JSON's lists become tuples, ints floats, NumPy's numbers those of Python, and paths strings.
+    """
     if isinstance(expected, UnionType):  # X | None
         if value is None:
             return None
         (expected,) = set(typing.get_args(expected)) - {NoneType}
+    if isinstance(value, np.generic):
+        value = value.item()
+    if expected is str and isinstance(value, os.PathLike):
+        value = os.fspath(value)
     if expected is float and type(value) is int:
         try:
             return float(value)

@@ -30,8 +30,11 @@ COMPANIONS = (".txt", ".json", ".model", ".md", ".png")
 NOT_COMPANIONS = ("config.json", "bert_config.json", INDEX_NAME, f"{TORCH_NAME}.index.json", "state.json")
 
 # Where a number of tokens stands that must not be larger than that of the positions.
-TOKENIZER_FILE = "tokenizer_config.json"
-LENGTHS = {TASK_FILE: "max_length", LENGTH_FILE: "max_seq_length", TOKENIZER_FILE: "model_max_length"}
+LENGTHS = {
+    TASK_FILE: "max_length",
+    LENGTH_FILE: "max_seq_length",
+    "tokenizer_config.json": "model_max_length",
+}
 
 POSITION_TABLE = "embeddings.position_embeddings.weight"
 
@@ -119,14 +122,12 @@ def _copy_companions(folder: Path, output: Path, left_out: Sequence[str]) -> Non
 def _fit_lengths(folder: Path, before: int, positions: int) -> None:
     """Lower the lengths in a folder's files to what a model with so many positions can read.
 
-    A tokenizer that reads as many tokens as the model did ``before`` also follows it to more.
+    What read as many tokens as the model did ``before`` also follows it to more.
     """
     for file, key in LENGTHS.items():
         values = read_json(folder / file) if (folder / file).is_file() else {}
         length = values.get(key) if isinstance(values, dict) else None
-        if isinstance(length, int | float) and (
-            length > positions or (file == TOKENIZER_FILE and length == before)
-        ):
+        if isinstance(length, int | float) and (length > positions or length == before):
             write_json(folder / file, values | {key: positions})
     if (folder / CARD).is_file():
         text = read_text(folder / CARD, "model card")

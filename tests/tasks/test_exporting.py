@@ -69,12 +69,13 @@ def test_fewer_positions_are_the_first_and_more_are_the_same_again(folder, tmp_p
 def test_no_length_beside_the_model_is_more_than_it_can_read(folder, tmp_path, positions):
     BertTokenizer(TOKENS, model_max_length=10).save_pretrained(folder)
     write_json(folder / "task.json", {"task": "classify", "max_length": 8})
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": None})
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 10 if positions > 10 else None})
     write_model_card(folder, name="mine", data={}, recipe={})
     export(folder, tmp_path / "resized", positions=positions)
     new = {path.name: path.read_text() for path in (tmp_path / "resized").iterdir() if path.suffix == ".json"}
     assert json.loads(new["task.json"]) == {"task": "classify", "max_length": min(8, positions)}
-    assert json.loads(new["sentence_bert_config.json"]) == {"max_seq_length": None}
+    length = positions if positions > 10 else None  # as long as the model could read, and can now
+    assert json.loads(new["sentence_bert_config.json"]) == {"max_seq_length": length}
     assert json.loads(new["tokenizer_config.json"])["model_max_length"] == positions
     card = (tmp_path / "resized/README.md").read_text()
     assert f"| longest input | {positions} tokens |" in card and "10 tokens" not in card

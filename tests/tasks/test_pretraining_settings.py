@@ -1,6 +1,8 @@
 import dataclasses
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from minibert.errors import UserError
@@ -24,6 +26,14 @@ def test_numbers_of_too_many_digits_are_refused(tmp_path):
 def test_every_setting_has_a_group_and_a_help_text():
     for field in dataclasses.fields(PretrainSettings):
         assert field.metadata["group"] and field.metadata["help"]
+
+
+def test_numbers_of_numpy_and_paths_are_settings_too(tmp_path):
+    settings = PretrainSettings(
+        steps=np.int64(7), learning_rate=np.float32(0.5), nsp=np.True_, tokenizer=Path("a") / "vocab.txt"
+    )
+    assert settings == PretrainSettings(steps=7, learning_rate=0.5, nsp=True, tokenizer="a/vocab.txt")
+    assert json.loads(json.dumps(settings.to_dict()))["steps"] == 7
 
 
 def test_settings_survive_their_file(tmp_path):
@@ -55,6 +65,8 @@ def test_a_settings_file_must_be_an_object(tmp_path):
     [
         ({"steps": "100"}, "steps must be of type int, got '100'"),
         ({"steps": True}, "steps must be of type int, got True"),
+        ({"steps": np.float64(3)}, "steps must be of type int, got 3.0"),
+        ({"steps": Path("3")}, "steps must be of type int, got "),
         ({"hidden_size": 1.5}, "hidden_size must be of type int, got 1.5"),
         ({"nsp": 1}, "nsp must be of type bool, got 1"),
         ({"corpus": "a.txt"}, "corpus must be a list of strings, got 'a.txt'"),
