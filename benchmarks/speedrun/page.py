@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 
 from benchmarks.parts.common import new_axes, save_figure
 from benchmarks.results import paragraph, table
@@ -34,11 +35,11 @@ def write_page(
         "# Records: time to a loss",
         paragraph("""
             Written by `python -m benchmarks.speedrun`. Each record changes one thing about the one before it
-            in `records.toml`, and takes about as few steps as bring its loss to that of the first. (A record
-            with 0 seeds has not been run, or not with so many steps.) The loss is that of masked words on
-            held-out batches, the same for all runs of a track: mean and standard deviation over the seeds.
-            Steps were timed in turn in one process, with the library for matrix products that a run would
-            choose; time is that of all steps, and of what comes before the first."""),
+            in `records.toml`, and takes about as few steps as bring its loss to that of the first, unless its
+            line below says otherwise. (A record with 0 seeds has not been run.) The loss is that of masked
+            words on held-out batches, the same for all runs of a track: mean and standard deviation over the
+            seeds. Steps were timed in turn in one process, with the library for matrix products that a run
+            would choose; time is that of all steps, and of what comes before the first."""),
     ]
     for track, rows in measured.items():
         parts += [f"## {TITLES[track]}", *_section(rows)]
@@ -56,7 +57,7 @@ def _runs(record: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _section(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
-    first = _seconds(*rows[0])
+    first, target = _seconds(*rows[0]), _mean_loss(rows[0][1])
     cells, machines = [], set()
     records = [(record, found) for record, found in rows if not record.get("tried")]
     for record, found in records:
@@ -64,7 +65,8 @@ def _section(rows: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> lis
         times = ["–"] * 3
         if seconds:
             step = f"{found['time']['step_seconds'] * 1e3:.0f}"
-            times = [step, format_seconds(seconds), f"{first / seconds:.2f}" if first else "–"]
+            faster = f"{first / seconds:.2f}" if first else "–"
+            times = [step, format_seconds(seconds), faster if _mean_loss(found) <= target else "not reached"]
             machine = found["time"]["machine"]
             products = f"products by {found['time']['products']}"
             machines.add(f"{machine['processor']}, {machine['threads']} threads, {products}")
@@ -107,6 +109,11 @@ def _seconds(record: Mapping[str, Any], found: Mapping[str, Any]) -> float | Non
     return found["time"]["start_seconds"] + record["settings"]["steps"] * found["time"]["step_seconds"]
 
 
+def _mean_loss(found: Mapping[str, Any]) -> float:
+    """The mean of all seeds, in nats."""
+    return float(np.mean([run["loss"] for run in found["runs"].values()]))
+
+
 def _spread(values: list[float], digits: int) -> str:
     """Mean ± standard deviation."""
     mean = f"{np.mean(values):.{digits}f}"
@@ -126,12 +133,12 @@ def plot(measured: Mapping[str, Any], path: Path) -> None:
     figure, axes = new_axes(5.5 * len(measured), 4, ncols=len(measured), squeeze=False)
     for one, (track, rows) in zip(axes[0], measured.items(), strict=True):
         timed = [(record, found) for record, found in rows if "time" in found and found["runs"]]
-        for record, found in timed:
-            one.plot(*curve(found), linewidth=1.4, label=record["name"])
+        colours = colormaps["viridis_r"](np.linspace(0.1, 1, len(timed)))  # the later a record, the darker
+        for (record, found), colour in zip(timed, colours, strict=True):
+            one.plot(*curve(found), linewidth=1.4, label=record["name"], color=colour)
         if timed:
             one.legend(frameon=False)
-        target = np.mean([run["loss"] for run in rows[0][1]["runs"].values()])
-        one.axhline(target, color="#888888", linestyle=":", linewidth=1)
+        one.axhline(_mean_loss(rows[0][1]), color="#888888", linestyle=":", linewidth=1)
         one.set_title(TITLES[track], fontsize=10)
         one.set_xlabel("minutes of training")
     axes[0][0].set_ylabel("masked-LM loss on held-out text, nats")

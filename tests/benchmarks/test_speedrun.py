@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 import tarfile
 
 import pytest
@@ -100,6 +101,7 @@ def test_the_page_and_the_picture(track, tmp_path, monkeypatch):
     assert results["docs/b"]["time"]["start_seconds"] > 0
     results["docs/a"]["time"] |= {"step_seconds": 60.0, "start_seconds": 0.0}
     results["docs/b"]["time"] |= {"step_seconds": 10.0, "start_seconds": 10.0}
+    results["docs/a"]["runs"]["0"]["loss"] = results["docs/b"]["runs"]["0"]["loss"] = 9.0
     records = [
         ("docs", {"name": name, "why": f"{name}, of course.", "settings": {"steps": 2}})
         for name in ("a", "b", "c", "d")
@@ -114,6 +116,9 @@ def test_the_page_and_the_picture(track, tmp_path, monkeypatch):
         ("c", "2", "–", "–", "–", "0"),  # which has not been run
     ]
     assert "- **b**: b, of course." in page and "**d**" not in page
+    results["docs/b"]["runs"]["0"]["loss"] = 9.1
+    write_page(records, results, tmp_path)
+    assert re.search(r"\| b \| 9.100 .* 0:30 \| not reached \| 1 \|", (tmp_path / "speedrun.md").read_text())
     results["docs/c"] = {"runs": {"0": results["docs/a"]["runs"]["0"] | {"loss": 9.5}}}
     write_page([*records[:2], ("docs", records[2][1] | {"tried": True})], results, tmp_path)
     records_above, tried = (tmp_path / "speedrun.md").read_text().split(" nats), with its other settings:")
