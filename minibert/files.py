@@ -138,7 +138,7 @@ def read_text(path: str | Path, what: str = "file") -> str:
 
 def read_json(path: str | Path, what: str = "file") -> Any:
     """Read a JSON file. Raises UserError, naming the file, if it is missing or damaged."""
-    text = read_text(path, what)
+    text = read_text(path, what).removeprefix("\ufeff")  # of Windows' editor
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # JSONDecodeError, or a number of too many digits

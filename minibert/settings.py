@@ -136,7 +136,7 @@ def check_names(names: Iterable[str], known: Sequence[str], source: str) -> None
 def read_settings(path: str | Path) -> dict[str, Any]:
     """The settings in a TOML file (``.toml``) or a JSON file. Raises UserError if it is not valid."""
     if str(path).endswith(".toml"):
-        text = read_text(path, "settings file")
+        text = read_text(path, "settings file").removeprefix("\ufeff")  # of Windows' editor
         try:
             return tomllib.loads(text)
         except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number of too many digits
@@ -159,10 +159,7 @@ def _as_type(value: Any, expected: Any, name: str) -> Any:
         if value is None:
             return None
         (expected,) = set(typing.get_args(expected)) - {NoneType}
-    if isinstance(value, np.generic):
-        value = value.item()
-    if expected is str and isinstance(value, os.PathLike):
-        value = os.fspath(value)
+    value = _plain(value, expected)
     if expected is float and type(value) is int:
         try:
             return float(value)
@@ -170,12 +167,21 @@ def _as_type(value: Any, expected: Any, name: str) -> Any:
             raise UserError(f"{name} is too large for a number") from None
     if typing.get_origin(expected) is tuple:
         kind = typing.get_args(expected)[0]
-        if isinstance(value, list | tuple) and all(type(item) is kind for item in value):
-            return tuple(value)
+        if isinstance(value, list | tuple | np.ndarray):
+            items = tuple(_plain(item, kind) for item in value)
+            if all(type(item) is kind for item in items):
+                return items
         raise UserError(f"{name} must be a list of {_PLURAL[kind]}, got {value!r}")
     if type(value) is not expected:  # not isinstance: True would pass for an int
         raise UserError(f"{name} must be of type {expected.__name__}, got {value!r}")
     return value
+
+
+def _plain(value: Any, expected: Any) -> Any:
+    """Python's number for one of NumPy's, and a string for a path where one is expected."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return os.fspath(value) if expected is str and isinstance(value, os.PathLike) else value
 
 
 def _check_limits(value: Any, f: dataclasses.Field) -> None:

@@ -37,11 +37,15 @@ def add(commands: Any) -> None:
         "folder", nargs="?", metavar="FOLDER", help="a pretrained folder, instead of --preset"
     )
     source.add_argument("--preset", metavar="NAME", help=f"{', '.join(PRESETS)} (default: base)")
-    for flag, default, what in (
-        ("--batch-size", 32, "sequences per step"),
-        ("--max-predictions", 20, "tokens to predict per sequence"),
-    ):
-        parser.add_argument(flag, type=int, default=default, metavar="N", help=f"{what} (default: {default})")
+    parser.add_argument(
+        "--batch-size", type=int, default=32, metavar="N", help="sequences per step (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--max-predictions",
+        type=int,
+        metavar="N",
+        help="tokens to predict per sequence (default: 20, or as many as it has)",
+    )
     parser.add_argument(
         "--max-seq-length",
         type=int,
@@ -88,7 +92,11 @@ def _run(flags: argparse.Namespace) -> None:
     preset = flags.preset or "base"
     config = open_config(flags.folder) if flags.folder else BertConfig.preset(preset)
     length = min(128, config.longest_sequence) if flags.max_seq_length is None else flags.max_seq_length
-    sizes = flags.batch_size, length, flags.max_predictions
+    most = max(1, length)  # a length below 1 is told later
+    predictions = min(20, most) if flags.max_predictions is None else flags.max_predictions
+    if predictions > most:
+        raise UserError(f"{predictions} tokens to predict in sequences of {length}; lower --max-predictions")
+    sizes = flags.batch_size, length, predictions
     kind = pretraining_kind(flags.folder) if flags.folder else None
     discriminator = kind is ElectraForPreTraining
     how = flags.precision, flags.recompute

@@ -93,9 +93,9 @@ class Corpus:
 
 
 def open_corpus(
-    paths: Sequence[str | Path] | None = None, layout: str = "auto", ranks: Ranks = ALONE
+    paths: str | Path | Sequence[str | Path] | None = None, layout: str = "auto", ranks: Ranks = ALONE
 ) -> Corpus:
-    """The corpus of the given files, folders and globs, or the embedded corpus if there are none.
+    """The corpus of one or several files, folders and globs, or the embedded corpus if there are none.
 
     Files may be plain text (``.txt``), ``.jsonl`` (one document per line: an object with a "text", or a
     string), or WikiExtractor's output (``<doc …>`` … ``</doc>``), each also compressed (``.gz``).
@@ -120,6 +120,8 @@ def open_corpus(
     """
     if layout not in LAYOUTS:
         raise UserError(f"unknown text layout {layout!r}; expected one of {', '.join(LAYOUTS)}")
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
     if not paths:
         return EmbeddedCorpus(ranks)
     return FileCorpus([str(path) for path in paths], layout, ranks)
@@ -220,7 +222,7 @@ def _digest(path: Path) -> str:
 
 def _find_files(paths: Sequence[str]) -> list[Path]:
     """The files that names, folders and globs stand for, each once, in the order given and then by name."""
-    files: dict[Path, None] = {}
+    files: dict[Path, Path] = {}  # by the place where they really are
     for path in paths:
         if not path.strip():
             raise UserError("a path of the corpus is empty; give a file, a folder or a pattern")
@@ -240,8 +242,9 @@ def _find_files(paths: Sequence[str]) -> list[Path]:
                 raise UserError(f"{path}: no file matches this pattern; check it")
         else:
             raise UserError(f"{path}: no such file or folder; check the path of the corpus")
-        files.update(dict.fromkeys(found))
-    return list(files)
+        for file in found:
+            files.setdefault(file.resolve(), file)
+    return list(files.values())
 
 
 def _belongs_to_corpus(file: Path, folder: Path) -> bool:

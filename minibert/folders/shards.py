@@ -76,13 +76,14 @@ def _plan_shards(sizes: Mapping[str, int], limit: float) -> list[list[str]]:
     """The names of the tensors, in order, shard by shard, each shard as full as ``limit`` bytes allow."""
     shards: list[list[str]] = [[]]
     whole = room = limit - _ENTRY  # the rest is for what does not belong to any tensor
+    sizes = {name: size + len(json.dumps(name)) + _ENTRY for name, size in sizes.items()}
+    largest = max(sizes, key=sizes.__getitem__, default="")
+    if sizes.get(largest, 0) > whole:
+        raise UserError(
+            f"{largest} takes {sizes[largest]:,} bytes, which is too large for a file, and tensors are never "
+            f"split; allow at least {sizes[largest] + _ENTRY:,} bytes"
+        )
     for name, size in sizes.items():
-        size += len(json.dumps(name)) + _ENTRY
-        if size > whole:
-            raise UserError(
-                f"{name} takes {size:,} bytes, which is too large for a file, and tensors are never split; "
-                f"allow at least {size + _ENTRY:,} bytes"
-            )
         if size > room:
             shards.append([])
             room = whole

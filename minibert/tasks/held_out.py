@@ -23,12 +23,18 @@ def evaluation_batches(
 ) -> list[dict[str, np.ndarray]]:
     """The micro-batches that every evaluation of the run uses: as many examples as ``eval_batches`` steps.
 
-    The examples in them are the same however the batch of a step is divided into micro-batches. Words are
-    hidden at BERT's rate and in its way, whatever the run's are, so that the losses of runs can be compared.
+    The examples in them are the same however the batch of a step is divided into micro-batches. 15 % of the
+    tokens are hidden, one by one, in BERT's way. The run's own rate, limit and way do not matter, so that the
+    losses of runs can be compared.
     """
     examples = settings.eval_batches * settings.accumulation * settings.batch_size
+    own = settings.instance_settings()
     instances = replace(
-        settings.instance_settings(), masked_lm_prob=HELD_OUT_MASKED, mask_shares=InstanceSettings.mask_shares
+        own,
+        masked_lm_prob=HELD_OUT_MASKED,
+        max_predictions=own.max_seq_length,
+        mask_shares=InstanceSettings.mask_shares,
+        whole_word_masking=False,
     )
     batch_size = settings.batch_size
     batches = []

@@ -32,6 +32,7 @@ from minibert.devices import resolve_device
 from minibert.errors import UserError
 from minibert.files import atomic_folder, check_writable, read_json, read_text
 from minibert.folders.weights import FINAL
+from minibert.nn.targets import IGNORED
 from minibert.plots import plot_loss
 from minibert.ranks import ALONE, Ranks, silence, world
 from minibert.tasks.expectation import expected_loss, verdict
@@ -199,9 +200,8 @@ def _pretrain(
     run.prepare_machine()
     tokenizer, prepared = text or prepare(settings, run.ranks)
     held_out = held_out or evaluation_batches(settings, tokenizer, prepared)
-    plateau = unigram_plateau(
-        prepared.train.token_counts(len(tokenizer)), np.concatenate([batch["labels"] for batch in held_out])
-    )
+    labels = np.concatenate([batch["labels"] for batch in held_out])
+    plateau = unigram_plateau(_frequencies(prepared, tokenizer, labels), labels)
     print(f"guessing by frequency: loss {plateau[0]:.3f} nats, accuracy {plateau[1]:.2%}", flush=True)
 
     with run.training(functools.partial(_needed_memory, settings, len(tokenizer))):
@@ -224,6 +224,18 @@ def _pretrain(
     if run.ranks.first:
         summary = _finish(run, settings, trainer, model, tokenizer, prepared, plateau)
     return run.ranks.broadcast(summary)
+
+
+def _frequencies(prepared: PreparedCorpus, tokenizer: PretrainedTokenizer, labels: np.ndarray) -> np.ndarray:
+    """How often each token occurs in the training documents (V,).
+
+    They have no [SEP], which ends the sequences that a left-to-right model reads. It counts as often as it
+    has to be predicted in ``labels``.
+    """
+    counts = prepared.train.token_counts(len(tokenizer)).copy()
+    ends = np.mean(labels[labels != IGNORED] == tokenizer.sep_id)  # 0 where words are masked
+    counts[tokenizer.sep_id] += round(ends / (1 - ends) * counts.sum())
+    return counts
 
 
 def _needed_memory(settings: PretrainSettings, vocab_size: int) -> str:
@@ -253,11 +265,13 @@ def _find_start(run: Run, settings: PretrainSettings) -> Checkpoint | None:
     Raises UserError if the folder of the run does not allow what is asked for.
     """
     if not settings.resume:
-        run.check_new(settings.model, settings.teacher)
+        run.check_new(settings.model, settings.teacher, reads=(settings.tokenizer, settings.add_tokens))
         return None
     newest = newest_checkpoint(run.folder)
     if newest is None:
-        raise UserError(f"{run.folder}: no checkpoint to resume from; start the run without --resume")
+        raise UserError(
+            f"{run.folder}: no checkpoint to resume from; start it anew (--overwrite, not --resume)"
+        )
     checkpoint = open_checkpoint(newest)
     run.check_resumes(checkpoint.state["settings"])
     settings.check_phases(checkpoint.state["step"], checkpoint.state["phases"])
@@ -366,7 +380,7 @@ def _finish(
         **{name: value for name, value in last.items() if name != "step"},
         "tokens_per_second": trainer.tokens / trainer.seconds,
         "seconds": trainer.seconds,
-        "peak_memory": peak_memory(run.device, trainer.pool_bytes),
+        "peak_memory": _peak_memory(run, trainer),
     }
     # The last step may have been taken by another process, before the run was resumed.
     last_checkpoint = read_json(list_checkpoints(run.folder)[-1] / "state.json", "checkpoint's state")
@@ -387,6 +401,14 @@ def _finish(
     run.finish(results, [*_describe(summary, settings), *compared], trainer.seconds, trainer.tokens)
     print(f"written to {run.folder}: final/ (the model), metrics.jsonl, results.json, loss.png")
     return summary
+
+
+def _peak_memory(run: Run, trainer: Trainer) -> int | None:
+    """The peak of this process or, if the run had ended before, of the one that took its steps."""
+    peaks = [peak_memory(run.device, trainer.pool_bytes)]
+    if (path := run.folder / "results.json").exists():
+        peaks.append(read_json(path, "results file").get("peak_memory"))
+    return max((peak for peak in peaks if peak is not None), default=None)
 
 
 def _compare(

@@ -275,7 +275,7 @@ class PretrainSettings(RunSettings):
     eval_every: int = setting(250, "Report", "steps between evaluations on held-out text", least=1)
     eval_batches: int = setting(
         30,
-        "Report",
+        "Corpus",
         "held-out batches to evaluate on, at most; each is as large as a step's (BATCH_SIZE x ACCUMULATION)",
         least=1,
     )
@@ -507,11 +507,15 @@ class PretrainSettings(RunSettings):
             config = open_config(self.model, **self.changed_dropout)
             config = config.replace(vocab_size=max(vocab_size, config.vocab_size))  # with new tokens
         for name in ("max_seq_length", "long_seq_length"):
-            if (getattr(self, name) or 0) > config.longest_sequence:
+            length = getattr(self, name) or 0
+            if length > config.longest_sequence:
+                more = "raise max_position_embeddings (--positions)"
+                if self.model is not None:
+                    export = f"minibert export {self.model} --output longer --positions {length}"
+                    more = f"make a longer model:  {export}"
                 raise UserError(
-                    f"{name} is {getattr(self, name)}, but the model has only "
-                    f"{config.longest_sequence} positions; lower {name}, or raise "
-                    "max_position_embeddings (--positions)"
+                    f"{name} is {length}, but the model has only {config.longest_sequence} positions; lower "
+                    f"{name}, or {more}"
                 )
         return config
 

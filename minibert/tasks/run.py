@@ -114,10 +114,11 @@ class Run:
 
     # -- Before the steps ----------------------------------------------------------------------------
 
-    def check_new(self, *models: str | None) -> None:
+    def check_new(self, *models: str | None, reads: Sequence[str | None] = ()) -> None:
         """Raise UserError if a new run cannot write to the folder, or has nothing to start from.
 
-        ``models`` are those that it starts from and learns from, if any, which it must not replace.
+        ``models`` are those that it starts from and learns from, if any. It must not replace them, nor the
+        other files that it ``reads``.
         """
         if not self.ranks.first:
             return
@@ -128,10 +129,10 @@ class Run:
                 "or choose another --name"
             )
         needed = [model for model in models if model is not None]
-        for model in needed:
-            if Path(model).resolve().is_relative_to(run.resolve()):
+        for kind, path in [("model", model) for model in needed] + [("file", path) for path in reads if path]:
+            if Path(path).resolve().is_relative_to(run.resolve()):
                 raise UserError(
-                    f"the model {model} is in {run}, which would be replaced; choose another --name"
+                    f"the {kind} {path} is in {run}, which would be replaced; choose another --name"
                 )
         check_writable(run / "config.json")
         for model in needed:

@@ -43,9 +43,14 @@ def add_up(totals: dict[str, Any], terms: Mapping[str, Any]) -> None:
 
 
 def count_tokens(batch: Mapping[str, Any]) -> int:
-    """The number of tokens in a batch and in the batches inside it; padding does not count."""
+    """The number of tokens in a batch and in the batches inside it; padding does not count.
+
+    A batch without an ``attention_mask`` has no padding.
+    """
     inner = sum(count_tokens(part) for part in batch.values() if isinstance(part, Mapping))
-    return inner + (int(batch["attention_mask"].sum()) if "attention_mask" in batch else 0)
+    if batch.get("attention_mask") is not None:
+        return inner + int(np.sum(batch["attention_mask"]))
+    return inner + (np.size(batch["input_ids"]) if "input_ids" in batch else 0)
 
 
 def as_float(scalar: Array) -> float:
@@ -71,10 +76,14 @@ def peak_memory(device: Device, of_graphs: int = 0) -> int | None:
 
 
 def without_nan(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record with None in place of NaN and of infinities, which JSON cannot hold."""
+    """The record as JSON can hold it: Python's numbers for NumPy's, None for NaN and for infinities."""
+    plain = {
+        name: value.item() if isinstance(value, np.generic | np.ndarray) and value.size == 1 else value
+        for name, value in record.items()
+    }
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in record.items()
+        for name, value in plain.items()
     }
 
 

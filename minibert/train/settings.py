@@ -228,8 +228,9 @@ class RunSettings(Settings):
         """
         for settings in filter(None, (self, options)):
             for f in fields(settings):
-                before, now = saved.get(f.name, f.default), getattr(settings, f.name)
-                if as_json(before) != as_json(now) and f.metadata["group"] not in self.FREE:
+                values = saved.get(f.name, f.default), getattr(settings, f.name)
+                before, now = map(as_json, values)
+                if before != now and f.metadata["group"] not in self.FREE:
                     raise UserError(
                         f"{self.folder} was started with {f.name} = {before!r}, not {now!r}; resume it with "
                         f"the settings that it was started with:  {self.resume_command}"

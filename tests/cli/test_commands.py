@@ -392,6 +392,11 @@ MISTAKES = {
     "16 bits on the CPU": (NOTHING, "pretrain --device cpu --precision float16", ["float16", "needs a GPU"]),
     "unknown precision": (NOTHING, "pretrain --precision half", ["half", "bfloat16"]),
     "unknown precision of a step": (NOTHING, "info --precision half", ["half", "bfloat16"]),
+    "more predictions than tokens": (
+        NOTHING,
+        "info --max-seq-length 16 --max-predictions 17",
+        ["17", "16", "--max-predictions"],
+    ),
     "no sequences": (NOTHING, "info --batch-size 0", ["at least 1", "got 0 of 128, and 20"]),
     "the folder of a run, not of its model": (
         NOTHING,

@@ -67,6 +67,18 @@ def test_folders_and_globs(tmp_path):
     assert len(open_corpus([tmp_path / "a.txt", tmp_path / "c.md", f"{tmp_path}/a.*"]).files) == 2
 
 
+def test_a_file_counts_once_however_it_is_called(tmp_path):
+    path = write(tmp_path / "b" / "a.txt", TWO_DOCUMENTS)
+    (tmp_path / "link.txt").symlink_to(path)
+    corpus = open_corpus([path, tmp_path / "b" / ".." / "b" / "a.txt", tmp_path])
+    assert corpus.files == [path] and list(corpus) == SENTENCES
+
+
+def test_a_single_path_is_no_list_of_letters(tmp_path):
+    path = write(tmp_path / "a.txt", TWO_DOCUMENTS)
+    assert open_corpus(path).files == open_corpus(str(path)).files == [path]
+
+
 def test_positions_rise_to_the_size(tmp_path):
     for number in range(3):
         write(tmp_path / f"{number}.txt", TWO_DOCUMENTS * 2000)

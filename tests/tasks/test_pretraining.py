@@ -645,6 +645,50 @@ def test_a_run_does_not_replace_the_model_that_it_begins_from(small):
     assert weights(settings) == before
 
 
+def test_a_run_does_not_replace_the_tokenizer_that_it_reads(small):
+    settings = small()
+    pretrain(settings)
+    before, final = weights(settings), str(settings.folder / "final")
+    with pytest.raises(UserError, match=r"^the file .*final is in .*small, which would be replaced; choose"):
+        pretrain(settings.replace(tokenizer=final, vocab_size=None, overwrite=True))
+    assert weights(settings) == before
+
+
+def test_a_finished_run_that_is_resumed_keeps_its_peak_of_memory(small, monkeypatch):
+    settings = small()
+    monkeypatch.setattr("minibert.tasks.pretraining.peak_memory", lambda *_: 1000)
+    pretrain(settings)
+    monkeypatch.setattr("minibert.tasks.pretraining.peak_memory", lambda *_: 10)
+    assert pretrain(settings.replace(resume=True))["peak_memory"] == 1000
+    with pytest.raises(UserError, match="was started with eval_batches = 30, not 2"):
+        pretrain(settings.replace(resume=True, eval_batches=2))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"max_predictions": 1}, {"whole_word_masking": True}, {"masked_lm_prob": 0.4}]
+)
+def test_what_is_hidden_does_not_change_what_a_run_is_measured_on(small, changes):
+    ours, theirs = (small(max_predictions=20), small(**({"max_predictions": 20} | changes)))
+    tokenizer, prepared = prepare(ours)
+    first, second = (evaluation_batches(settings, tokenizer, prepared) for settings in (ours, theirs))
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one["labels"], other["labels"])
+
+
+def test_guessing_by_frequency_knows_how_often_a_sequence_ends(small):
+    """A left-to-right model has to predict [SEP], which the documents do not have."""
+    settings = small(objective="left-to-right", nsp=False)
+    tokenizer, prepared = prepare(settings)
+    labels = np.concatenate([batch["labels"] for batch in evaluation_batches(settings, tokenizer, prepared)])
+    found = labels[labels != -100]
+    share = np.mean(found == tokenizer.sep_id)
+    assert share > 0.02 and prepared.train.token_counts(len(tokenizer))[tokenizer.sep_id] == 0
+    counts = prepared.train.token_counts(len(tokenizer)).astype(float)
+    counts[tokenizer.sep_id] = share * counts.sum() / (1 - share)  # so that it has this share of all
+    expected = -np.log((counts[found] + 1) / (counts.sum() + len(counts))).mean()
+    assert pretrain(settings)["plateau_loss"] == pytest.approx(expected, rel=1e-3)
+
+
 def test_settings_that_say_what_the_model_is_are_none(small):
     settings = PretrainSettings(preset="mini", max_position_embeddings=64, vocab_size=100)
     folder = Path(small().out) / "model"
@@ -761,7 +805,7 @@ def test_settings_that_were_edited_in_the_runs_own_file_are_noticed(small, capsy
 def test_settings_that_may_differ_can_be_edited_in_the_runs_own_file(small):
     pretrain(small())
     path = small().folder / "config.json"
-    edited = {"print_every": 1, "save_every": 2, "eval_batches": 1, "keep_checkpoints": 1}
+    edited = {"print_every": 1, "save_every": 2, "eval_every": 5, "keep_checkpoints": 1}
     write_json(path, json.loads(path.read_text()) | edited)
     assert main(["pretrain", "--config", str(path), "--resume"]) == 0
     assert edited.items() <= json.loads(path.read_text()).items()

@@ -34,6 +34,14 @@ def test_numbers_of_numpy_and_paths_are_settings_too(tmp_path):
     )
     assert settings == PretrainSettings(steps=7, learning_rate=0.5, nsp=True, tokenizer="a/vocab.txt")
     assert json.loads(json.dumps(settings.to_dict()))["steps"] == 7
+    lists = PretrainSettings(corpus=(Path("a") / "b", "c"), mask_shares=np.array([80, 10, 10]))
+    assert (lists.corpus, lists.mask_shares) == (("a/b", "c"), (80, 10, 10))
+
+
+@pytest.mark.parametrize(("name", "text"), [("run.toml", "steps = 7\n"), ("run.json", '{"steps": 7}')])
+def test_a_settings_file_may_begin_with_a_byte_order_mark(tmp_path, name, text):
+    (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    assert read_settings(tmp_path / name) == {"steps": 7}
 
 
 def test_settings_survive_their_file(tmp_path):

@@ -27,6 +27,8 @@ def test_tokens_are_counted_without_padding_in_batches_and_pairs_of_them():
     batch = {"attention_mask": np.array([[1, 1, 0], [1, 1, 1]]), "labels": np.ones(2)}
     assert count_tokens(batch) == 5
     assert count_tokens({"first": batch, "second": batch, "labels": np.ones(2)}) == 10
+    assert count_tokens({"attention_mask": [[1, 0], [1, 1]]}) == 3  # as a tokenizer gives it
+    assert count_tokens({"input_ids": [[5, 6], [7, 8]], "labels": np.ones(2)}) == 4
 
 
 def test_lines_after_a_step_are_dropped_and_so_is_half_a_line(tmp_path):
@@ -72,6 +74,12 @@ def test_peak_memory_grows_with_what_is_held():
         pytest.skip("this system does not count it")
     held = np.ones(before // 8 + (1 << 24))  # more than ever before by 128 MiB, and touched
     assert peak_memory(device) >= held.nbytes
+
+
+def test_numbers_of_numpy_are_logged_as_those_of_python(tmp_path):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.write({"step": np.int64(1), "lr": np.float32(0.5), "x": np.array(2.0), "y": np.float32("nan")})
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, "lr": 0.5, "x": 2.0, "y": None}]
 
 
 def test_what_json_cannot_hold_is_none():
