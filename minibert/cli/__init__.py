@@ -36,6 +36,7 @@ from minibert.cli import (
     view,
 )
 from minibert.cli.parser import Parser, for_example
+from minibert.data.tasks import TextsCut
 from minibert.errors import UserError
 from minibert.files import DISK_FULL
 
@@ -63,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         flags = _parse_together(arguments)
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
+            warnings.simplefilter("default", TextsCut)
             code = flags.run(flags) or 0
         sys.stdout.flush()
     except UserError as error:

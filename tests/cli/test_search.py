@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -80,6 +81,19 @@ def test_embed_takes_columns_pooling_and_lengths(workplace):
     assert archive["lines"].tolist() == [2, 3]
     assert run("embed --model encoder --input table.tsv --column 2 --header --output w.npz") == 0
     assert np.load("w.npz")["lines"].tolist() == [2, 3]
+
+
+def test_embed_says_how_many_texts_it_cuts_each_time(workplace, capsys):
+    for _ in range(2):
+        assert run("embed --model encoder --input texts.txt --output v.npz --max-length 3") == 0
+        assert "minibert: warning: 2 of 2 texts have more than 3 tokens" in capsys.readouterr().err
+
+
+def test_in_python_nothing_is_said_of_texts_that_are_cut(workplace):
+    code = "from minibert.tasks.embed import TextEncoder\n"
+    code += "TextEncoder.open('encoder', max_length=3).embed(['ann sings'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 def test_embed_counts_what_it_leaves_out(workplace, capsys):

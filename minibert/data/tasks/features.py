@@ -14,6 +14,13 @@ from minibert.errors import UserError
 from minibert.text import PretrainedTokenizer
 
 
+class TextsCut(UserWarning):
+    """Says how many texts were too long for a max_length. Only the commands show it."""
+
+
+warnings.simplefilter("ignore", TextsCut)  # whoever gives a max_length in Python knows what it does
+
+
 @dataclass(frozen=True, eq=False)
 class Feature:
     """One row of a batch, before padding. ``inputs`` are by the names of the models' arguments.
@@ -55,8 +62,8 @@ def text_features(
     """[CLS] text [SEP] or [CLS] text [SEP] text_pair [SEP], a row per example, cut to ``max_length`` tokens.
 
     Of a pair, the longer text is cut at its end until both fit. If they are equally long, the first is cut
-    first, as in transformers (google-bert: the second). A warning says how many were cut. ``labels``, if
-    there are any, are the labels' ids or the scores.
+    first, as in transformers (google-bert: the second). A warning, `TextsCut`, says how many were cut.
+    ``labels``, if there are any, are the labels' ids or the scores.
     """
     rows = _rows(tokenizer, [(example.text, example.text_pair) for example in examples], max_length)
     features = []
@@ -70,7 +77,7 @@ def text_features(
 
 
 def single_features(texts: Sequence[str], tokenizer: PretrainedTokenizer, max_length: int) -> list[Feature]:
-    """[CLS] text [SEP], one row per text, cut to ``max_length`` tokens. A warning says how many were cut."""
+    """[CLS] text [SEP], one row per text, cut to ``max_length`` tokens. Warns (`TextsCut`) how many are cut."""
     rows = _rows(tokenizer, [(text, None) for text in texts], max_length)
     return [Feature(inputs, index) for index, inputs in enumerate(rows)]
 
@@ -80,7 +87,7 @@ def pair_features(
 ) -> list[PairFeature]:
     """Two rows per example, ``first`` and ``second``, each [CLS] text [SEP], cut to ``max_length`` tokens.
 
-    A warning says how many were cut. ``labels``, if there are any, are the scores.
+    A warning, `TextsCut`, says how many were cut. ``labels``, if there are any, are the scores.
     """
     rows = iter(_rows(tokenizer, [(text, None) for example in examples for text in example.pair], max_length))
     features = []
@@ -106,11 +113,12 @@ def _rows(
 
 
 def warn_of_cut(cut: int, count: int, max_length: int) -> None:
-    """Warn, if any of ``count`` texts or pairs were cut, how many."""
+    """Warn (`TextsCut`), if any of ``count`` texts or pairs were cut, how many."""
     if cut:
         warnings.warn(
             f"{cut:,} of {count:,} texts have more than {max_length} tokens (max_length); "
             "their ends are not read",
+            TextsCut,
             stacklevel=4,
         )
 

@@ -7,6 +7,7 @@ from minibert.data.tasks import (
     Place,
     TaggedSentence,
     TextExample,
+    TextsCut,
     pair_features,
     single_features,
     tagged_features,
@@ -53,7 +54,7 @@ def test_scores_stay_as_they_are_and_labels_need_not_be(tokenizer):
 
 
 def test_texts_of_a_pair_each_for_itself(tokenizer):
-    with pytest.warns(UserWarning, match=r"^1 of 4 texts have more than 5 tokens \(max_length\); their ends"):
+    with pytest.warns(TextsCut, match=r"^1 of 4 texts have more than 5 tokens \(max_length\); their ends"):
         scored, unknown = pair_features([pair("ab", "c c c c", 2.5), pair("a", "b")], tokenizer, 5)
     assert tokens(scored.inputs["first"]) == "[CLS] a ##b [SEP]"
     assert tokens(scored.inputs["second"]) == "[CLS] c c c [SEP]"
@@ -76,7 +77,7 @@ def test_a_text_alone_is_no_pair(tokenizer):
     ],
 )
 def test_the_longer_text_is_cut_first(tokenizer, texts, kept):
-    with pytest.warns(UserWarning, match=r"^1 of 1 texts have more than 8 tokens \(max_length\); their ends"):
+    with pytest.warns(TextsCut, match=r"^1 of 1 texts have more than 8 tokens \(max_length\); their ends"):
         assert tokens(text_features([pair(*texts)], tokenizer, 8)[0]) == kept
 
 
@@ -84,7 +85,7 @@ def test_texts_that_just_fit_are_not_called_cut(tokenizer, recwarn):
     single_features(["a b c", "a b"], tokenizer, 5)
     text_features([pair("a", "b")], tokenizer, 5)
     assert not recwarn.list
-    with pytest.warns(UserWarning, match=r"^2 of 3 texts have more than 5 tokens"):
+    with pytest.warns(TextsCut, match=r"^2 of 3 texts have more than 5 tokens"):
         single_features(["a b c", "a b c a", "a b c a b c"], tokenizer, 5)
 
 
