@@ -77,7 +77,7 @@ def text_features(
 
 
 def single_features(texts: Sequence[str], tokenizer: PretrainedTokenizer, max_length: int) -> list[Feature]:
-    """[CLS] text [SEP], one row per text, cut to ``max_length`` tokens. Warns (`TextsCut`) how many are cut."""
+    """[CLS] text [SEP], one row per text, cut to ``max_length`` tokens, of which `TextsCut` warns."""
     rows = _rows(tokenizer, [(text, None) for text in texts], max_length)
     return [Feature(inputs, index) for index, inputs in enumerate(rows)]
 
