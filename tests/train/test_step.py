@@ -237,6 +237,22 @@ def test_a_step_without_dropout_or_accumulation_is_the_optimisers(model, make_ba
     np.testing.assert_allclose(model.buffers.value, other.buffers.value, rtol=1e-12, atol=1e-15)
 
 
+def test_the_dropout_of_a_step_depends_on_seed_step_and_micro_batch(config, make_batch):
+    config.hidden_dropout_prob = 0.5
+    batch = make_batch(4, seed=0)
+
+    def loss(batches, seed, step=0):
+        model = BertForPreTraining(config, dtype="float64", seed=3)
+        training = TrainingStep(model, AdamW(model), seed=seed)
+        training.take(batches, 0.01, step)
+        return training.read()["loss"]
+
+    once = loss([batch], seed=1)
+    assert once == loss([batch], seed=1)
+    for other in (loss([batch], seed=2), loss([batch], seed=1, step=1), loss([batch, batch], seed=1)):
+        assert other != pytest.approx(once, rel=1e-6)
+
+
 def test_what_is_read_are_means_since_the_last_time(model, make_batch):
     other = BertForPreTraining(model.config, dtype="float64", seed=3)
     training, whole, single = TrainingStep(model, AdamW(model)), TrainingStep(other, AdamW(other)), []

@@ -111,6 +111,22 @@ def test_a_report_gives_the_mean_since_the_last_and_counts_tokens(make_trainer, 
     assert last["loss"] == pytest.approx(last["mlm_loss"] + last["nsp_loss"])
 
 
+def test_a_report_has_the_rate_of_the_step_before_it(make_trainer):
+    trainer = make_trainer(log_every=2)
+    trainer.learning_rate = lambda step: 0.001 * (step + 1)  # steps count from 0
+    trainer.run()
+    records = [r for r in read_metrics(trainer.metrics.path) if "lr" in r]
+    assert [(r["step"], r["lr"]) for r in records] == [(s, pytest.approx(0.001 * s)) for s in (2, 4, 6)]
+
+
+def test_a_run_that_is_resumed_is_not_measured_at_its_beginning(make_trainer, tmp_path):
+    trainer = make_trainer(eval_every=6)
+    trainer.restore(tmp_path / "checkpoint-3", {"step": 3, "tokens": 0, "seconds": 0.0, "data": {"batch": 3}})
+    trainer.run()
+    records = read_metrics(trainer.metrics.path)
+    assert [r["step"] for r in records if "held_out_mlm_loss" in r] == [6]
+
+
 def test_accumulation_takes_several_batches_a_step(make_trainer):
     trainer = make_trainer(steps=2, accumulation=3)
     trainer.run()
