@@ -232,7 +232,7 @@ def _frequencies(prepared: PreparedCorpus, tokenizer: PretrainedTokenizer, label
     They have no [SEP], which ends the sequences that a left-to-right model reads. It counts as often as it
     has to be predicted in ``labels``.
     """
-    counts = prepared.train.token_counts(len(tokenizer)).copy()
+    counts = prepared.train.token_counts(len(tokenizer))
     ends = np.mean(labels[labels != IGNORED] == tokenizer.sep_id)  # 0 where words are masked
     counts[tokenizer.sep_id] += round(ends / (1 - ends) * counts.sum())
     return counts

@@ -261,7 +261,7 @@ class PretrainedTokenizer:
         for pair in pairs:
             pieces = list(islice(found, len(pair)))
             if truncation and max_length is not None:
-                pieces = truncate(pieces, self._room(max_length, len(pieces)), truncation)
+                pieces = truncate(pieces, self.room(max_length, len(pieces)), truncation)
             row, types = self.with_special_tokens(*pieces)
             input_ids.append(row)
             token_type_ids.append(types)
@@ -280,7 +280,7 @@ class PretrainedTokenizer:
         padding = [value] * (width - len(row))
         return padding + row if self.padding_side == "left" else row + padding
 
-    def _room(self, max_length: int, texts: int) -> int:
+    def room(self, max_length: int, texts: int) -> int:
         """How many tokens of texts fit beside the special ones. Raises UserError if not even these do."""
         special = sum(self.special_counts(texts))
         if max_length < special:

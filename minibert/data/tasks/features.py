@@ -12,6 +12,7 @@ from minibert.data.tasks.conll import TaggedSentence
 from minibert.data.tasks.tables import TextExample
 from minibert.errors import UserError
 from minibert.text import PretrainedTokenizer
+from minibert.text.tokenizer import truncate
 
 
 class TextsCut(UserWarning):
@@ -104,10 +105,11 @@ def _rows(
     """The inputs of each text or pair, cut to ``max_length`` tokens."""
     rows, cut = [], 0
     for text, text_pair in texts:
-        encoded = tokenizer(text, text_pair, max_length=max_length, truncation=True)
-        rows.append({name: np.array(encoded[name], np.int32) for name in ("input_ids", "token_type_ids")})
-        if len(rows[-1]["input_ids"]) == max_length:  # few are: these are counted in full
-            cut += len(tokenizer(text, text_pair, truncation=False)["input_ids"]) > max_length
+        whole = tokenizer.token_ids_batch([text, text_pair] if text_pair else [text])
+        kept = truncate(whole, tokenizer.room(max_length, len(whole)), "longest_first")
+        cut += sum(map(len, kept)) < sum(map(len, whole))
+        ids, types = tokenizer.with_special_tokens(*kept)
+        rows.append({"input_ids": np.array(ids, np.int32), "token_type_ids": np.array(types, np.int32)})
     warn_of_cut(cut, len(rows), max_length)
     return rows
 
