@@ -35,10 +35,13 @@ def test_losses_and_accuracies_are_those_of_the_whole_probability_table(model, m
 
 
 def test_evaluation_is_without_dropout(config, make_batch):
-    config.hidden_dropout_prob = 0.5
-    model = BertForPreTraining(config, dtype="float64")
-    batches = [make_batch(4, seed=0)]
-    assert evaluate(model, batches) == evaluate(model, batches)
+    batches, found = [make_batch(4, seed=0)], []
+    for share in (0.0, 0.5):
+        config.hidden_dropout_prob = config.attention_probs_dropout_prob = share
+        model = BertForPreTraining(config, dtype="float64", seed=1)
+        found += [evaluate(model, batches), evaluate(model, batches)]
+        assert not model.training
+    assert found == [found[0]] * 4
 
 
 def test_a_model_without_sentence_pairs_is_not_measured_on_them(config, make_batch):

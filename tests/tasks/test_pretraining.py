@@ -665,7 +665,13 @@ def test_a_finished_run_that_is_resumed_keeps_its_peak_of_memory(small, monkeypa
 
 
 @pytest.mark.parametrize(
-    "changes", [{"max_predictions": 1}, {"whole_word_masking": True}, {"masked_lm_prob": 0.4}]
+    "changes",
+    [
+        {"max_predictions": 1},
+        {"whole_word_masking": True},
+        {"masked_lm_prob": 0.4},
+        {"mask_shares": (0, 100, 0)},
+    ],
 )
 def test_what_is_hidden_does_not_change_what_a_run_is_measured_on(small, changes):
     ours, theirs = (small(max_predictions=20), small(**({"max_predictions": 20} | changes)))
@@ -673,6 +679,7 @@ def test_what_is_hidden_does_not_change_what_a_run_is_measured_on(small, changes
     first, second = (evaluation_batches(settings, tokenizer, prepared) for settings in (ours, theirs))
     for one, other in zip(first, second, strict=True):
         np.testing.assert_array_equal(one["labels"], other["labels"])
+        np.testing.assert_array_equal(one["input_ids"], other["input_ids"])
 
 
 def test_guessing_by_frequency_knows_how_often_a_sequence_ends(small):
