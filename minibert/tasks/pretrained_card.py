@@ -39,7 +39,8 @@ def write_pretrained_card(
     }
     recipe["dropout"] = open_config(folder).hidden_dropout_prob
     recipe |= {name: getattr(settings, name) for name in RECIPE}
-    words = "permuted" if settings.predicts == "permuted" else "masked"
+    words = "permuted words" if settings.predicts == "permuted" else "masked words"
+    words += " (the generator)" if settings.family.together else ""
     scores = {
         told.format(words=words, pairs=settings.learned_of_pairs): [results[name]]
         for name, told in SCORES.items()
@@ -59,9 +60,9 @@ def write_pretrained_card(
 
 RECIPE = "optimiser learning_rate schedule warmup weight_decay beta2 precision seed".split()
 SCORES = {
-    "held_out_mlm_loss": "{words} words, loss in nats",
+    "held_out_mlm_loss": "{words}, loss in nats",
     "plateau_loss": "the same, guessing by frequency",
-    "held_out_mlm_accuracy": "{words} words, accuracy",
+    "held_out_mlm_accuracy": "{words}, accuracy",
     "plateau_accuracy": "the same, always naming the commonest",
     "held_out_nsp_accuracy": "sentence pairs ({pairs}), accuracy",
     "held_out_rtd_loss": "replaced words, loss in nats",

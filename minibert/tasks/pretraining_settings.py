@@ -392,6 +392,14 @@ class PretrainSettings(RunSettings):
             found["initializer_range"] = f"the model in {self.model} has its weights"
         elif self.tokenizer is not None and self.teacher is None:
             found["vocab_size"] = f"the vocabulary is that in {self.tokenizer}"
+        if self.objective == "left-to-right":
+            found |= dict.fromkeys(("masked_lm_prob", "max_predictions"), "every next token is predicted")
+        elif self.objective == "permuted" or self.family.permuted:
+            found["max_predictions"] = "the share masked_lm_prob of the tokens is predicted"
+        if self.masking == "dynamic":
+            found["dupe_factor"] = "masking is dynamic: no pass repeats another"
+        if not self.whole_sentences:
+            found["short_seq_prob"] = "without whole_sentences all sequences are full"
         return found
 
     def _check_teacher(self, teacher: str) -> None:

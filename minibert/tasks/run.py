@@ -124,9 +124,11 @@ class Run:
             return
         run = self.folder
         if any(path.name != LOCK for path in run.iterdir()) and not self.settings.overwrite:
+            ends = ("checkpoint-*", "seed-*/checkpoint-*", "results.json")  # what --resume goes on from
+            begun = any(list(run.glob(end)) for end in ends)
+            resume = "resume the run in it (--resume), " if begun else ""
             raise UserError(
-                f"{run} is not empty; resume the run in it (--resume), replace it (--overwrite), "
-                "or choose another --name"
+                f"{run} is not empty; {resume}replace what is in it (--overwrite), or choose another --name"
             )
         needed = [model for model in models if model is not None]
         for kind, path in [("model", model) for model in needed] + [("file", path) for path in reads if path]:

@@ -44,6 +44,8 @@ class AdamW:
     Several ``ranks`` share out the means and the update (ZeRO-1, Rajbhandari et al. 2020): each keeps the
     means of its own parts of the buffers (see `Shards`), updates these parts, and gets all others' from the
     other ranks. Of the gradient it needs no more than its parts. The bits are those of one process.
+
+    Raises ValueError for a β outside [0, 1), an ε or weight decay below 0, or a clip_norm not above 0.
     """
 
     def __init__(
@@ -58,6 +60,13 @@ class AdamW:
         bias_correction: bool = False,
         ranks: Ranks = ALONE,
     ):
+        if not (0 <= beta1 < 1 and 0 <= beta2 < 1):
+            raise ValueError(f"beta1 and beta2 must be at least 0 and less than 1, got {beta1} and {beta2}")
+        if not (eps >= 0 and weight_decay >= 0 and clip_norm > 0):
+            raise ValueError(
+                "eps and weight_decay must be at least 0, and clip_norm above 0, got "
+                f"{eps}, {weight_decay} and {clip_norm}"
+            )
         self.buffers = model.buffers
         self.device = model.device
         self.beta1, self.beta2 = beta1, beta2
@@ -213,11 +222,15 @@ class Muon(AdamW):
     ``matrix_rate`` is the learning rate of the matrices as a multiple of the others': their update has
     singular values of about 1, and so another size than Adam's.
     ``matrix_momentum`` is their β. The other arguments are those of `AdamW`.
+
+    Raises ValueError as `AdamW` does, and for a matrix_momentum outside [0, 1).
     """
 
     def __init__(
         self, model: Module, *, matrix_rate: float = 10.0, matrix_momentum: float = 0.95, **adamw: Any
     ):
+        if not 0 <= matrix_momentum < 1:
+            raise ValueError(f"matrix_momentum must be at least 0 and less than 1, got {matrix_momentum}")
         super().__init__(model, **adamw)
         self.matrix_rate, self.matrix_momentum = matrix_rate, matrix_momentum
         for module in model.modules():

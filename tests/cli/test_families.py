@@ -206,6 +206,8 @@ def test_pre_training_from_nothing(workplace, capsys):
     words = "runs/new/final/generator" if name == "electra" else "runs/new/final"
     run(f'fill-mask --model {words} "ann sings a {mask} ."')
     assert ("held-out replaced words" in out) == (name == "electra")
+    card = Path("runs/new/final/README.md").read_text()
+    assert ("| masked words (the generator), accuracy |" in card) == (name == "electra")
     run("embed --model runs/new/final --input texts.txt --output vectors.npy")
     assert np.load("vectors.npy").shape == (4, 8)
     run(f"pretrain {flags} --name new --steps 2 --resume")
@@ -287,6 +289,14 @@ def test_two_ideas_that_came_later(corpus):
         ("--variant xlnet --whole-word-masking", "whole_word_masking is True, but no tokens are masked"),
         ("--matrix-rate 8", "matrix_rate is 8.0, but the optimiser is adamw, not muon; leave it out, or set"),
         ("--recipe fast --optimiser adamw --matrix-momentum 0.9", "the optimiser is adamw, not muon"),
+        ("--objective left-to-right --max-predictions 9", "9, but every next token is predicted; leave it"),
+        ("--objective left-to-right --masked-lm-prob 0.3", "0.3, but every next token is predicted; leave"),
+        ("--variant xlnet --max-predictions 9", "9, but the share masked_lm_prob of the tokens is predicted"),
+        (
+            "--dupe-factor 4",
+            "dupe_factor is 4, but masking is dynamic: no pass repeats another",
+        ),
+        ("--recipe fast --short-seq-prob 0.3", "0.3, but without whole_sentences all sequences are full"),
         ("--tokenizer words --vocab-size 99", "vocab_size is 99, but the vocabulary is that in words; leave"),
         (
             "--model words --initializer-range 0.1",

@@ -720,9 +720,15 @@ def test_a_folder_with_something_in_it_is_refused(small):
     settings = small()
     settings.folder.mkdir(parents=True)
     (settings.folder / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match=r"runs/small is not empty; .* \(--resume\), .* \(--overwrite\)"):
+    with pytest.raises(UserError, match=r"runs/small is not empty; replace what is in it \(--overwrite\)"):
         pretrain(settings)
     assert names(settings.folder) == ["thesis.tex"]
+
+
+def test_a_run_in_the_way_can_be_resumed_once_it_has_a_checkpoint(small):
+    pretrain(small(steps=6))
+    with pytest.raises(UserError, match=r"runs/small is not empty; resume .* \(--resume\), replace"):
+        pretrain(small(steps=6))
 
 
 def test_overwriting_removes_a_run_and_nothing_else(small):

@@ -101,7 +101,7 @@ def test_what_is_to_be_typed_again_changes_something():
         again = settings.replace(matrix_rate=4.0, seed=3).as_typed()
         assert again.without_effect() and again.seed == 3
         again.refuse(again.without_effect())
-    muon = PretrainSettings(optimiser="muon", matrix_rate=4.0, initializer_range=0.1)
+    muon = PretrainSettings(optimiser="muon", matrix_rate=4.0, initializer_range=0.1, short_seq_prob=0.3)
     assert muon.as_typed() == muon
 
 

@@ -53,6 +53,23 @@ def test_steps_equal_the_rule_written_out_by_parameter(device, config, bias_corr
         np.testing.assert_allclose(to_numpy(parameter.value), expected[name], rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"beta1": 1.0},
+        {"beta2": -0.1},
+        {"eps": -1e-6},
+        {"weight_decay": float("nan")},
+        {"clip_norm": 0.0},
+        {"matrix_momentum": 1.0},
+    ],
+)
+def test_a_wrong_number_is_refused(config, wrong):
+    [(name, number)] = wrong.items()
+    with pytest.raises(ValueError, match=rf"{name}.* got .*{number}"):
+        Muon(BertForPreTraining(config), **wrong)
+
+
 def test_a_step_stays_in_single_precision(device, config):
     model = BertForPreTraining(config, device=device, dtype="float32")
     optimiser = AdamW(model, bias_correction=True)
