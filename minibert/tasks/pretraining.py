@@ -174,7 +174,8 @@ def pretrain(
 
     Returns how well it went: ``plateau_loss`` and ``plateau_accuracy``, those of guessing by frequency,
     ``held_out_…``, the last evaluation, ``tokens_per_second``, ``seconds`` and ``peak_memory`` (bytes).
-    Speed and seconds are those of all steps, also of those that were taken before the run was resumed.
+    Speed and seconds are those of all steps, also of those that were taken before the run was resumed, and of
+    what makes the first values (such as counting words).
     Losses are in nats. ``results.json`` also has the sizes of the text and the model, and the machine.
 
     Raises UserError for settings or text that do not work and for a folder in which another run is at work,

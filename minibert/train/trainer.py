@@ -79,7 +79,7 @@ class Trainer:
     checkpoint: Path | None = None  # the last one
 
     _stop: int = 0  # where ``run`` ends
-    _earlier: tuple[int, int, float] = (0, 0, 0.0)  # step, tokens and seconds when the run was resumed
+    _earlier: tuple[int, int, float] = (0, 0, 0.0)  # step, tokens and seconds when ``run`` began
     _since: tuple[int, int, float] = (0, 0, 0.0)  # step, tokens and the clock at the last report
     _place: dict[str, Any] = field(default_factory=dict)  # position in the data at the last report
 
@@ -113,7 +113,6 @@ class Trainer:
         """Go on from the ``state()`` in a checkpoint. This does not restore parameters and moments."""
         self.checkpoint = checkpoint
         self.step, self.tokens, self.seconds = state["step"], state["tokens"], state["seconds"]
-        self._earlier = (self.step, self.tokens, self.seconds)
         self.batches.restore(state["data"])
         if self.ranks.first:
             self.metrics.truncate(self.step)
@@ -125,6 +124,7 @@ class Trainer:
         or a weight is not finite.
         """
         self._stop = self.steps if stop is None else stop
+        self._earlier = (self.step, self.tokens, self.seconds)
         with _Interrupt() as interrupt, Progress(self.step, self.steps, self.print_every) as progress:
             if self.step == 0:
                 self._evaluate(progress)
@@ -210,7 +210,10 @@ class Trainer:
         self._show(progress, losses["loss"])
 
     def _show(self, progress: Progress, loss: float) -> None:
-        """Show the speed of this sitting, since another machine may have begun the run, and the time left."""
+        """Show the speed since ``run`` began, and the time left at this speed.
+
+        Another machine may have taken the steps before, and they may have been shorter ones.
+        """
         step, tokens, seconds = self._earlier
         seconds = self.seconds - seconds
         left = seconds / (self.step - step) * (self.steps - self.step)

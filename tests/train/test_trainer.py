@@ -168,6 +168,20 @@ def test_a_resumed_run_shows_its_own_speed_and_the_time_left_at_that(make_traine
     assert shown == [((r["tokens"] - 1000) / n, 3.0 - n) for n, r in enumerate(records, start=1)]
 
 
+def test_the_shown_speed_is_that_of_the_steps_since_run_began(make_trainer, monkeypatch):
+    """What came before them, such as counting words or shorter sequences, says nothing about those left."""
+    shown = []
+    monkeypatch.setattr(Progress, "update", lambda _, step, loss, *speed: shown.append(speed))
+    ticks = itertools.count()
+    monkeypatch.setattr("minibert.train.trainer.time.perf_counter", lambda: float(next(ticks)))
+    trainer = make_trainer(steps=6)
+    trainer.seconds = 1e6
+    trainer.run(3)
+    trainer.seconds += 1e6
+    trainer.run()
+    assert [left for _, left in shown] == [5.0, 4.0, 3.0, 2.0, 1.0, 0.0]
+
+
 def test_the_loop_runs_on_every_array_library_in_its_own_precision(device, make_trainer):
     here = make_trainer(device, "float32", steps=2)
     here.run()
