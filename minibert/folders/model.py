@@ -154,6 +154,14 @@ class PretrainedModel(Module):
         return model
 
     @classmethod
+    def check_pretrained(cls, folder: str | Path) -> None:
+        """Raise UserError unless ``from_pretrained`` would find all parts in the folder, the head too."""
+        folder = model_folder(folder)
+        model = cls._skeleton(folder, {})
+        match = match_tensors(model, open_weights(folder), folder, cls.tensor_names)
+        check_complete(match, folder, model, cls.tensor_names)
+
+    @classmethod
     def _skeleton(cls, folder: Path, settings: dict[str, Any]) -> Self:
         """The model that a folder describes, without memory."""
         return cls(cls.config_class.from_pretrained(folder, **settings), device=None)

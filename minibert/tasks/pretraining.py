@@ -43,6 +43,7 @@ from minibert.tasks.masked_words import fill_mask
 from minibert.tasks.new_tokens import with_new_tokens
 from minibert.tasks.pretrained_card import write_pretrained_card
 from minibert.tasks.pretraining_model import (
+    check_teacher,
     learn_longer,
     make_model,
     open_teacher,
@@ -198,6 +199,7 @@ def _pretrain(
     checkpoint = _find_start(run, settings)
     settings.model_config(settings.vocabulary_size)  # sizes that do not fit are reported before any work
     settings.phases()  # and so are lengths
+    check_teacher(settings)
     run.prepare_machine()
     tokenizer, prepared = text or prepare(settings, run.ranks)
     held_out = held_out or evaluation_batches(settings, tokenizer, prepared)

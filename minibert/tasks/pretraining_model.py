@@ -15,7 +15,7 @@ from minibert.tasks.pretraining_settings import PretrainSettings
 from minibert.text import PretrainedTokenizer, open_tokenizer
 from minibert.text.new_tokens import old_pieces
 from minibert.train.checkpoint import Checkpoint
-from minibert.variants import open_model
+from minibert.variants import model_class, open_model
 from minibert.variants.distilbert_training import MaskedWordDistillation, take_layers
 from minibert.variants.electra_training import GENERATOR, ElectraGeneratorAndDiscriminator, generator_config
 
@@ -64,6 +64,12 @@ def _model_class(settings: PretrainSettings, folder: str | Path | None = None) -
     if family.together and (folder is None or (model_folder(folder) / GENERATOR).is_dir()):
         return family.together
     return family.models[BertForPreTraining if settings.nsp else BertForMaskedLM]
+
+
+def check_teacher(settings: PretrainSettings) -> None:
+    """Raise UserError if there is a teacher, but without a head for masked words. Loads nothing."""
+    if settings.teacher is not None:
+        model_class(BertForMaskedLM, settings.teacher).check_pretrained(settings.teacher)
 
 
 def open_teacher(

@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -360,6 +361,10 @@ def test_a_student_of_masked_words(workplace, capsys):
     assert "learning from a teacher has no part about pairs" in capsys.readouterr().err
     assert main(shlex.split(f"pretrain {flags} --vocab-size 99 --steps 2 --device cpu")) == 2
     assert "vocab_size is 99, but a student has its teacher's" in capsys.readouterr().err
+    shutil.rmtree("prepared")
+    headless = flags.replace("--teacher words", "--teacher encoder")
+    refused(f"pretrain {headless} --steps 2", capsys, f"encoder has no {HEADS[name]}, which")
+    assert not Path("prepared").exists()  # before any work
 
 
 def test_what_it_is(workplace, capsys):
