@@ -39,7 +39,31 @@ def ask_teacher(
     unless ``same_vocabulary`` says so. Its labels may come in another order. Raises UserError if ``folder``
     does not hold a model for the same task, with the same labels.
     """
-    teacher_task, teacher = open_task(folder, device=device, precision=precision)
+    opened, teacher = open_task(folder, device=device, precision=precision)
+    teacher_task = _same_task(folder, opened, task, same_vocabulary)
+    assert isinstance(teacher, BertForSequenceClassification)  # of such a task
+    teacher_task.ranks = task.ranks  # which share its work
+    logits = teacher_task.logits(teacher, [*examples, *unlabelled], BATCH_SIZE)  # (N, K)
+    if task.labels:
+        logits = logits[:, [teacher_task.labels.index(label) for label in task.labels]]
+    guesses = [
+        replace(example, label=task.labels[row.argmax()] if task.labels else float(row[0]))
+        for example, row in zip(unlabelled, logits[len(examples) :], strict=True)
+    ]
+    guessed = task.features(guesses, training=True)
+    features = [*features, *(replace(row, example=row.example + len(examples)) for row in guessed)]
+    told = [
+        replace(feature, inputs=feature.inputs | {"teacher_logits": row})
+        for feature, row in zip(features, logits.astype(np.float32), strict=True)
+    ]
+    return told, teacher
+
+
+def _same_task(folder: str | Path, teacher_task: Task, task: Task, same_vocabulary: bool) -> TextTask:
+    """The task that the teacher in the folder was fine-tuned for.
+
+    Raises UserError if it is not what the student is to learn.
+    """
     if not isinstance(teacher_task, TextTask) or teacher_task.name != task.name or teacher_task.several:
         raise UserError(
             f"teacher {folder} was fine-tuned for {teacher_task.name}, but the student learns {task.name}; "
@@ -58,19 +82,4 @@ def ask_teacher(
             f"teacher {folder} has another vocabulary than the student, so their layers cannot be compared; "
             "leave out --hidden-weight and --attention-weight, or give a teacher with the same vocabulary"
         )
-    assert isinstance(teacher, BertForSequenceClassification)  # of such a task
-    teacher_task.ranks = task.ranks  # which share its work
-    logits = teacher_task.logits(teacher, [*examples, *unlabelled], BATCH_SIZE)  # (N, K)
-    if task.labels:
-        logits = logits[:, [teacher_task.labels.index(label) for label in task.labels]]
-    guesses = [
-        replace(example, label=task.labels[row.argmax()] if task.labels else float(row[0]))
-        for example, row in zip(unlabelled, logits[len(examples) :], strict=True)
-    ]
-    guessed = task.features(guesses, training=True)
-    features = [*features, *(replace(row, example=row.example + len(examples)) for row in guessed)]
-    told = [
-        replace(feature, inputs=feature.inputs | {"teacher_logits": row})
-        for feature, row in zip(features, logits.astype(np.float32), strict=True)
-    ]
-    return told, teacher
+    return teacher_task

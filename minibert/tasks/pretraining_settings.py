@@ -310,26 +310,27 @@ class PretrainSettings(RunSettings):
             )
         if self.model is None and self.teacher is not None:
             return self.replace(**self._sizes_of_teacher(self.teacher))._new_sizes()
-        if self.model is None:
-            return self._new_sizes()
+        return self._new_sizes() if self.model is None else self._sizes_of_model(self.model)
+
+    def _sizes_of_model(self, model: str) -> Self:
+        """The settings of a run that starts from this model."""
         for name in INITIALIZERS:
             if getattr(self, name) != "normal":
-                raise UserError(f"{name} is for a new model, but {self.model} has learned; leave it out")
-        config = open_config(self.model)
+                raise UserError(f"{name} is for a new model, but {model} has learned; leave it out")
+        config = open_config(model)
         self._check_known({f.name for f in fields(config)}, config.model_type)
         if self.variant not in ("bert", config.model_type):
             raise UserError(
-                f"variant is {self.variant!r}, but {self.model} is of type {config.model_type!r}; "
-                "leave it out"
+                f"variant is {self.variant!r}, but {model} is of type {config.model_type!r}; leave it out"
             )
         objective = self._predicts(config.model_type)
         if config.is_decoder != (objective == "left-to-right"):
             fitting = "left-to-right" if config.is_decoder else "masked"
             raise UserError(
-                f"objective is {objective!r}, but the model in {self.model} has learned with "
+                f"objective is {objective!r}, but the model in {model} has learned with "
                 f"{fitting!r}; give --objective {fitting}"
             )
-        values: dict[str, Any] = {"tokenizer": self.model, "vocab_size": config.vocab_size}
+        values: dict[str, Any] = {"tokenizer": model, "vocab_size": config.vocab_size}
         values |= {name: getattr(config, name) for name in SIZES}
         own = {f.name for f in fields(config)} & set(OF_SOME_VARIANTS)
         values |= {name: getattr(config, name) for name in own}
@@ -339,9 +340,7 @@ class PretrainSettings(RunSettings):
         for name, fitting in {**values, "preset": self.preset if has_preset else None}.items():
             given = getattr(self, name)
             if given not in (None, fitting):
-                raise UserError(
-                    f"{name} is {given!r}, but the model in {self.model} has its own; leave it out"
-                )
+                raise UserError(f"{name} is {given!r}, but the model in {model} has its own; leave it out")
         return self.replace(**values, **self._decided(config.model_type))
 
     def _new_sizes(self) -> Self:
