@@ -1,9 +1,11 @@
 import math
 import random
+from collections import Counter
 from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
+from scipy.special import digamma
 
 from minibert.errors import UserError
 from minibert.text import learn_unigram as module
@@ -128,6 +130,47 @@ def test_the_likelihood_never_falls_but_for_the_prior(learner, monkeypatch):
         assert after >= before - 1e-9
         before = after
     assert math.isclose(np.exp(learner.scores).sum(), 1.0)
+
+
+def test_probabilities_are_those_of_the_digamma_function(learner):
+    expected = learner.words.expected(learner.scores, learner.counts)
+    kept = (expected >= 0.5) | learner.characters
+    learner.maximise()
+    counts = np.maximum(expected[kept], 0.5)
+    np.testing.assert_allclose(learner.scores, digamma(counts) - digamma(counts.sum()), rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_pruned_is_what_the_text_needs_least(learner, seed):
+    rng = np.random.default_rng(seed)
+    learner.scores = rng.uniform(-6, -1, len(learner.pieces))
+    learner.counts = rng.uniform(1, 6, len(COUNTS))  # no ties
+    size = 11 + seed % 7
+    score = dict(zip(map(str, learner.pieces), learner.scores.tolist(), strict=True))
+
+    def best(word, pieces):
+        return max(segmentations(word, pieces), key=lambda parts: sum(score[part] for part in parts))
+
+    used = Counter()
+    for word, count in zip(sorted(COUNTS), learner.counts.tolist(), strict=True):
+        for part in best(word, score):
+            used[part] += count
+    total = used.total()
+
+    def loss(piece):
+        """Of log likelihood, if the parts of the piece stand in for it wherever it was used."""
+        own, parts = used[piece], best(piece, set(score) - {piece})
+        if own == 0 or sum(score[part] for part in parts) >= score[piece]:
+            return -math.inf
+        after = total + own * (len(parts) - 1)
+        return own * (math.log(own / total) - sum(math.log((used[part] + own) / after) for part in parts))
+
+    characters = {piece for piece in score if len(piece) == 1}
+    needed = sorted(
+        (piece for piece in set(score) - characters if loss(piece) > -math.inf), key=loss, reverse=True
+    )
+    learner.prune(size)
+    assert set(map(str, learner.pieces)) == characters | set(needed[: size - len(characters)])
 
 
 def test_what_was_put_together_is_found():

@@ -52,7 +52,7 @@ def test_by_hand(text, pieces):
     assert [i for i, _ in found] == [next((i for i, p in enumerate(PIECES) if p[0] == x), 0) for x in pieces]
 
 
-WHOLE = st.integers(-9, 0).map(float)  # added without rounding, so that ties are ties
+WHOLE = st.integers(-40, 0).map(float)  # added without rounding, so that ties are ties
 VOCABULARY = st.dictionaries(st.text("ab▁", min_size=1, max_size=4), WHOLE, max_size=10)
 
 
