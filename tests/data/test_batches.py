@@ -223,6 +223,18 @@ def test_held_out_batches_are_the_same_whenever_asked(documents, numbered_vocabu
     assert differ(everything[0], next(BatchStream(documents, numbered_vocabulary, SETTINGS, 8, 5)))
 
 
+def test_each_held_out_part_draws_its_own_masks(make_documents, numbered_vocabulary, small_blocks):
+    settings = InstanceSettings(max_seq_length=32, next_sentence=False, short_seq_prob=0.0)
+    documents = make_documents([[1] * 240] * 8)  # rows of 30 tokens and two special ones
+    found = [
+        batch
+        for batch in held_out_batches(documents, numbered_vocabulary, settings, 4)
+        if batch["attention_mask"].all() and len(batch["labels"]) == 4
+    ]
+    assert len(found) > 8
+    assert len({(batch["labels"] != -100).tobytes() for batch in found}) == len(found)
+
+
 def test_batches_are_the_callers_own(documents, numbered_vocabulary):
     stream = BatchStream(documents, numbered_vocabulary, SETTINGS, 8)
     state = stream.state()

@@ -82,6 +82,18 @@ def test_words_with_the_same_neighbours_have_similar_vectors():
     assert not np.array_equal(vectors, word_vectors(texts, 9, 4, window=2, seed=1))
 
 
+def test_the_cosines_of_full_vectors_are_those_of_the_matrix():
+    """With as many numbers as tokens, E Eᵀ = U |Λ| Uᵀ."""
+    rng = np.random.default_rng(0)
+    texts = documents(rng.integers(0, 12, size=3000) * rng.integers(0, 2, size=3000))
+    ppmi = cooccurrence._ppmi(cooccurrence._count_neighbours(texts, 12, 4, rng)).toarray()
+    eigenvalues, eigenvectors = np.linalg.eigh(ppmi)
+    products = (eigenvectors * np.abs(eigenvalues)) @ eigenvectors.T
+    lengths = np.sqrt(np.diag(products))
+    vectors = word_vectors(texts, 12, 12)
+    np.testing.assert_allclose(vectors @ vectors.T / 12, products / np.outer(lengths, lengths), atol=1e-8)
+
+
 def test_there_may_be_more_numbers_in_a_vector_than_tokens():
     vectors = word_vectors(documents([0, 1, 2, 0, 1, 3]), 4, 6)
     assert vectors.shape == (4, 6) and np.isfinite(vectors).all()

@@ -86,6 +86,7 @@ def test_as_many_rows_as_asked_for_and_one_without_targets():
         (np.ones((3, 19), int), {}, r"predicted has shape \(3, 19\); expected that of input_ids, \(3, 20\)"),
         (np.ones((3, 20), int), {}, "predicted contains padding"),
         (MASK, {}, "all tokens of text 0 are to be predicted; leave one"),
+        (MASK * [[0], [1], [0]], {}, "all tokens of text 1 are to be predicted"),  # though not its padding
         (MASK * (np.arange(20) > 16), {"targets": 2}, "a text has 3 tokens to predict; expected at most 2"),
     ],
 )

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from minibert.data import PreparedCorpus, open_corpus, prepare_corpus, prepared, training_sentences
+from minibert.data import Documents, PreparedCorpus, open_corpus, prepare_corpus, prepared, training_sentences
 from minibert.data.corpora import RawDocument
 from minibert.data.prepared import split_documents
 from minibert.data.randomness import generator
@@ -172,8 +172,8 @@ def test_the_size_of_the_split():
     def split(n: int, share: float = 0.05) -> np.ndarray:
         return split_documents("name", np.arange(n, dtype=np.uint64), share, 0)
 
-    sizes = {n: split(n).sum() for n in (2, 3, 4, 39, 60, 1000)}
-    assert sizes == {2: 1, 3: 1, 4: 2, 39: 2, 60: 3, 1000: 50}
+    sizes = {n: split(n).sum() for n in (2, 3, 4, 39, 60, 65, 95, 1000)}
+    assert sizes == {2: 1, 3: 1, 4: 2, 39: 2, 60: 3, 65: 3, 95: 5, 1000: 50}
     assert (~split(10, 0.99)).sum() == 2
     for share in (0.0, 1.0, -1.0):
         with pytest.raises(UserError, match="between 0 and 1"):
@@ -186,6 +186,22 @@ def test_token_counts_are_those_of_the_part(corpus, tokenizer, tmp_path):
         ids = np.concatenate([part.tokens[start:stop] for start, stop in part.token_ranges()])
         assert part.token_counts(tokenizer.vocab_size).tolist() == np.bincount(ids, minlength=150).tolist()
         assert part.lengths().sum() == len(ids)
+
+
+def test_a_long_run_of_tokens_is_counted_whole():
+    """It is counted in pieces of four million."""
+    tokens = np.arange(5_000_000, dtype=np.uint16) % 7
+    documents = Documents(tokens, np.array([0, len(tokens)]), np.array([0, 1]), np.array([0]))
+    assert documents.token_counts(7).tolist() == np.bincount(tokens).tolist()
+
+
+def test_many_starts_are_moved_on_alike(tmp_path):
+    """They are read a million at a time."""
+    starts = np.arange((1 << 20) + 5, dtype=np.int64) * 3
+    starts.tofile(tmp_path / "part")
+    with open(tmp_path / "whole", "wb") as to:
+        prepared._append_starts(tmp_path / "part", len(starts), 10, to)
+    np.testing.assert_array_equal(np.fromfile(tmp_path / "whole", np.int64), starts + 10)
 
 
 def test_large_vocabularies_take_wider_ids(corpus, tmp_path):

@@ -88,6 +88,19 @@ def test_only_the_prose_of_a_docstring_remains():
     assert prose_sentences(NUMPYDOC) == EXPECTED
 
 
+def test_sections_of_references_are_left_out():
+    """Also where what they say is a sentence."""
+    text = (
+        "What it does is said here in a sentence.\n\nReferences\n----------\n"
+        "The author of this method wrote it for the first time.\n\nNotes\n-----\n"
+        "This is what the reader has to know of it."
+    )
+    assert prose_sentences(text) == [
+        "What it does is said here in a sentence.",
+        "This is what the reader has to know of it.",
+    ]
+
+
 def test_the_language_reference_keeps_its_prose():
     topic = (
         'The "assert" statement\n**********************\n\nAssert statements are a convenient way to insert '
@@ -129,6 +142,10 @@ def test_markup_is_taken_off(marked, plain):
         "This is a sentence with the usual words.",
         'He said "yes" (and meant it) to all of us.',
         "The following cases are of interest:",
+        "This is the end.",
+        "The " + "end of the " * 32 + "very long list.",  # 100 words
+        "The x2 is here.",  # three quarters are plain words
+        "The nouns verbs adjectives adverbs pronouns articles numerals.",  # an eighth are common ones
     ],
 )
 def test_english_is_prose(sentence):
@@ -149,6 +166,9 @@ def test_english_is_prose(sentence):
         "See https://example.org for all of this.",
         "As proved in \\ the sum is finite.",
         "The " + "word " * 100 + "is said too often.",
+        "The " + "end of the " * 33 + "list.",  # 101 words
+        "The x2 and y2 are here too z2.",  # five eighths are plain words
+        "The nouns verbs adjectives adverbs pronouns articles numerals prepositions.",  # a ninth
     ],
 )
 def test_what_is_not_english_is_not_prose(sentence):
