@@ -81,6 +81,10 @@ def test_every_part_of_the_place_changes_the_key(name):
     assert len({first for first, _ in keys}) == len({second for _, second in keys}) == len(keys)
 
 
+def test_the_stream_has_all_64_bits_of_the_seed():
+    assert dropout_stream(3 + (5 << 32), 0).tolist() == [3, 5, 0, 0, 0]
+
+
 def test_no_two_places_of_a_run_share_a_key():
     places = itertools.product(range(2), range(200), range(2), range(2), range(40))
     keys = [dropout_key(*place) for place in places]

@@ -50,10 +50,36 @@ def test_a_run_of_hardly_any_steps_can_be_drawn(tmp_path, metrics):
     assert (tmp_path / "loss.png").stat().st_size > 10_000
 
 
-def test_every_restart_has_its_curves(tmp_path, monkeypatch):
+@pytest.fixture
+def drawn(monkeypatch) -> list[tuple[list[float], list[float]]]:
+    """The curves (x, y) that have been drawn."""
+    curves = []
+    monkeypatch.setattr(Axes, "plot", lambda axes, x, y, **_: curves.append((list(x), list(y))))
+    return curves
+
+
+def test_an_expected_curve_over_tokens_is_drawn_over_the_steps_of_the_run(tmp_path, drawn):
+    metrics = [
+        {"step": 10, "tokens": 1024, "mlm_loss": 8.0},
+        {"step": 20, "tokens": 2048, "mlm_loss": 7.0},
+        {"step": 20, "held_out_mlm_loss": 7.0},
+    ]
+    expected = np.array([[0.0, 9.0], [512.0, 8.0], [4096.0, 1.0]])
+    plot_loss(metrics, 8.5, tmp_path / "loss.png", expected)
+    assert drawn[-1] == ([0, 5, 20], [9, 8, 5])
+    plot_loss(metrics, 8.5, tmp_path / "loss.png", expected[:2])  # the run went on beyond it
+    assert drawn[-1] == ([0, 5], [9, 8])
+
+
+def test_about_sixty_means_are_drawn_of_a_long_curve(tmp_path, drawn):
+    curve = [{"step": step, "mlm_loss": 2.0 * step} for step in range(605)]
+    plot_loss([*curve, {"step": 604, "held_out_mlm_loss": 7.0}], 8.5, tmp_path / "loss.png")
+    middles = np.arange(60) * 10 + 4.5
+    assert drawn[1] == (middles.tolist(), (2 * middles).tolist())
+
+
+def test_every_restart_has_its_curves(tmp_path, drawn):
     """Two restarts fall and rise; an evaluation without a score is left out."""
-    drawn = []
-    monkeypatch.setattr(Axes, "plot", lambda axes, x, y, **_: drawn.append((list(x), list(y))))
     curves = {
         seed: [
             {"step": 0, "held_out_f1": None},

@@ -1,5 +1,8 @@
 """Matrix products: who computes them, how the choice is made, and that the kernels follow it."""
 
+import itertools
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -97,12 +100,46 @@ def test_the_fastest_is_chosen_unless_the_difference_is_small(monkeypatch, share
     assert fastest_library([(64, 64), (64, 256)]) == chosen
 
 
+def test_the_products_of_all_matrices_count(monkeypatch):
+    monkeypatch.setitem(products.LIBRARIES, "other", lambda: None)
+    monkeypatch.setattr(products, "is_available", lambda name: name != "onednn")
+    for one, another in itertools.permutations([(1, 1), (2, 2)]):
+        times = {one: {"numpy": 1.0, "other": 9.0}, another: {"numpy": 2.0, "other": 1.0}}
+        monkeypatch.setattr(products, "_best_times", lambda shape, names, times=times: times[shape])
+        assert fastest_library([one, another]) == "numpy"
+
+
+def test_the_best_round_counts(monkeypatch):
+    clock = iter(np.cumsum([0, 5, 0, 1] + [0, 9] * (products.ROUNDS - 2)).tolist())
+    monkeypatch.setattr(products, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setitem(products.LIBRARIES, "spy", lambda: lambda a, b, out: None)
+    assert products._best_times((8, 8), ["spy"]) == {"spy": 1}
+
+
 def test_all_three_products_are_timed(monkeypatch, counting):
     monkeypatch.setattr(products, "is_available", lambda name: name != "onednn")
     fastest_library([(24, 16)])
     rows = products.ROWS
     assert set(counting) == {(rows, 16, 24), (rows, 24, 16), (24, rows, 16)}
     assert len(counting) == 3 * products.ROUNDS
+
+
+def test_numpy_multiplies_what_onednn_does_not_take(monkeypatch):
+    products._onednn.cache_clear()
+    monkeypatch.setattr(onednn, "single_precision", lambda: lambda a, b, out: False)
+    a, b, out = draw(3, 4), draw(4, 5), np.zeros((3, 5), np.float32)
+    products._onednn()(a, b, out)
+    products._onednn.cache_clear()
+    assert np.array_equal(out, a @ b)
+
+
+def test_onednn_gets_its_threads_back_after_a_product(monkeypatch):
+    threads_set = []
+    library = SimpleNamespace(omp_get_max_threads=lambda: 7, omp_set_num_threads=threads_set.append)
+    monkeypatch.setattr(onednn, "_for_short_calls", lambda: library)
+    with onednn._OneThread():
+        assert threads_set == [1]
+    assert threads_set == [1, 7]
 
 
 def layout_cases() -> dict[str, tuple[np.ndarray, tuple[bytes, int] | None]]:

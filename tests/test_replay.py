@@ -106,6 +106,12 @@ def test_inputs_of_another_layout_are_recorded_anew(monkeypatch):
     assert len(freed) == 2 and freed[0] is freed[1], "memory for the old shapes would stay in the pool"
 
 
+def test_it_says_how_much_memory_its_pool_holds(monkeypatch):
+    monkeypatch.setattr(MemoryPool, "total_bytes", lambda pool: 123)
+    for device, held in ((recording_device(), 123), (Device("cpu", np), 0)):
+        assert Repetition(device, lambda given: None).pool_bytes == held
+
+
 def test_the_order_of_the_two_streams():
     """Nothing is overwritten before it has been read, or read before it has been written."""
     device = recording_device()

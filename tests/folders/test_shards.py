@@ -109,6 +109,18 @@ def test_no_file_is_larger_than_asked_and_all_together_are_the_model(make, tmp_p
         np.testing.assert_array_equal(again[name], value)
 
 
+def test_the_names_of_the_tensors_count(tmp_path):
+    write(tmp_path, {f"{i}" + "x" * 500: np.ones(10) for i in range(20)}, max_shard_size=3000)
+    sizes = [path.stat().st_size for path in tmp_path.glob("*.safetensors")]
+    assert len(sizes) > 1 and max(sizes) <= 3000
+
+
+@pytest.mark.parametrize("name", ["x" * length for length in range(1, 9)])
+def test_numbers_are_aligned(tmp_path, name):
+    write(tmp_path, {name: np.ones(3)})
+    assert read_header(tmp_path / "model.safetensors")[name].start % 8 == 0
+
+
 def test_what_fits_into_one_file_is_in_one(make, tmp_path):
     make().save_pretrained(tmp_path, max_shard_size="1MB")
     assert weight_files(tmp_path) == ["model.safetensors"]

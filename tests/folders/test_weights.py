@@ -111,6 +111,15 @@ def test_a_file_that_was_cut_off(folder, cut):
     refused(folder, "damaged or not a safetensors file")
 
 
+def test_a_file_that_became_shorter_after_it_was_opened(tmp_path):
+    path = tmp_path / "model.safetensors"
+    write_raw(path, {"x": ("F32", np.ones(1000, "float32"))})
+    stored = read_header(path)["x"]
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(UserError, match=r"model\.safetensors: damaged .*the tensor 'x' is cut off"):
+        stored.read()
+
+
 def test_a_file_that_may_not_be_read(folder):
     path = folder / "model.safetensors"
     path.chmod(0)
