@@ -42,8 +42,9 @@ def test_what_a_token_takes_from_another(subject):
         assert shown["written"][1][head][6] == pytest.approx(written, rel=1e-12)
 
 
-def test_before_and_added_normalised_is_after(subject):
-    """after = γ (before + added − mean)/σ + β, for both halves of each layer."""
+def test_before_and_added_normalised_is_after(subject, monkeypatch):
+    """after = γ (before + added − mean)/σ + β, for both halves of each layer, σ² = variance + ε."""
+    monkeypatch.setattr(subject.model.bert.encoder.layer[1].output.LayerNorm, "eps", 0.1)
     _, found = look(subject, subject.encode(TEXT))
     before = "bert.embeddings"
     for i, halves in enumerate(residuals(subject, found)):
@@ -60,6 +61,15 @@ def test_before_and_added_normalised_is_after(subject):
                 assert half.cosine[token] == pytest.approx(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
             before = half.after
     assert before == "bert.encoder.layer.3"
+
+
+def test_what_adds_nothing_points_nowhere(subject, monkeypatch):
+    dense = subject.model.bert.encoder.layer[1].output.dense
+    for parameter in (dense.weight, dense.bias):
+        monkeypatch.setattr(parameter, "value", np.zeros_like(parameter.value))
+    _, found = look(subject, subject.encode(TEXT))
+    feed_forward = residuals(subject, found)[1][1]
+    assert not feed_forward.added.any() and not feed_forward.cosine.any()
 
 
 def test_without_a_layer_of_bert_there_is_none(subject, monkeypatch):

@@ -14,7 +14,7 @@ from minibert.explore.attributions import (
 )
 from minibert.explore.changes import Added, HeadOff, Patch, PinnedWeight
 from minibert.explore.passes import cut_words, encode, hide, run
-from minibert.explore.questions import HiddenWord, NextSentence
+from minibert.explore.questions import HiddenWord, NextSentence, Span
 from minibert.text import RobertaTokenizer
 
 EMBEDDINGS = "bert.embeddings"
@@ -160,6 +160,23 @@ def test_a_special_token_belongs_to_no_word():
     assert all(not {"<s>", "<mask>", "</s>"} & set(tokens[start:stop]) for start, stop, _ in cut)
 
 
+def test_places_of_two_texts_of_a_roberta():
+    """Between them it has two special tokens."""
+    tokenizer = RobertaTokenizer.train(["a lower tower . the owl"] * 3, vocab_size=270)
+    sentence = encode(tokenizer, "the tower", "the owl")
+    assert [part.source for part in sentence.words] == [0, 0, 1, 1]
+    for part in sentence.words:
+        ids = sentence.input_ids[list(part.places)].tolist()
+        assert tokenizer.decode(ids).strip() == part.text
+
+
+def test_a_question_moves_by_the_tokens_before_it_that_are_gone():
+    assert HiddenWord(6, 1, 0).without([1, 2, 8]).place == 4
+    assert HiddenWord(6, 1, 0).without([1, 6]) is None
+    assert Span(3, 6).without([1, 4]) == Span(2, 4)
+    assert Span(3, 6).without([6]) is None
+
+
 def test_integrated_gradients_sum_to_the_difference(model, tokenizer, sentence, found):
     blank = sentence
     for place in (1, 2, 3, 4, 5, 7):
@@ -189,7 +206,9 @@ def test_rollout(found):
     rows = rollout(maps)
     np.testing.assert_allclose(rows.sum(axis=-1), 1)
     half = [0.5 * (np.eye(len(m[0])) + m.mean(axis=0)) for m in maps]
-    np.testing.assert_allclose(rows[-1], half[3] @ half[2] @ half[1] @ half[0])
+    first_two = half[1] @ half[0]
+    expected = [half[0], first_two, half[2] @ first_two, half[3] @ half[2] @ first_two]
+    np.testing.assert_allclose(rows, expected)
 
 
 def test_the_next_sentence(model, tokenizer):
