@@ -17,9 +17,7 @@ def test_scores_are_the_log_odds_of_the_second_label(reranker):
     examples = [model.task.example(*pair, None) for pair in pairs]
     probabilities = np.array([p.probabilities for p in model.task.predict(model.model, examples)])
     scores = model.scores(pairs, batch_size=2)
-    np.testing.assert_allclose(
-        scores, np.log(probabilities[:, 1] / probabilities[:, 0]), rtol=1e-3, atol=1e-5
-    )
+    np.testing.assert_allclose(scores, np.log(probabilities[:, 1] / probabilities[:, 0]), rtol=0, atol=2e-6)
     assert len(set(scores)) == len(pairs)
 
 
