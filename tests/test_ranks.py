@@ -129,6 +129,8 @@ def test_what_differs_is_named():
 
     with pytest.raises(UserError, match=r"learning_rate is 0.2 on rank 0, but 0.1 on rank 1"):
         Two().agree({"name": "x", "learning_rate": 0.2})
+    with pytest.raises(UserError, match=r"learning_rate is None on rank 0, but 0.1 on rank 1"):
+        Two().agree({"name": "x"})
 
 
 def test_one_process_of_a_launcher_is_alone(monkeypatch):

@@ -207,6 +207,7 @@ def test_the_teacher_labels_each_unlabelled_text():
     given, rest = examples[:10], [replace(example, label=None) for example in examples[10:]]
     features = task.features(given, training=True)
     told, _ = ask_teacher(TEACHER, task, given, features, teacher.device, "float32", unlabelled=rest)
+    assert [feature.example for feature in told] == [*range(len(examples))]
     guesses = teacher_task.predict(teacher, rest)
     assert [task.labels[f.inputs["labels"]] for f in told[10:]] == [guess.label for guess in guesses]
     assert [f.inputs["labels"] for f in told[:10]] == [f.inputs["labels"] for f in features]

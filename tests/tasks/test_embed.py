@@ -180,6 +180,8 @@ def test_long_texts_are_cut_and_counted(encoder_folder):
     encoder = TextEncoder.open(encoder_folder, max_length=5)
     [part] = encoder.word_vectors(["ann sings", "bob dances in the river"])
     assert part.words == ["ann", "sings", "bob", "dances", "in"] and part.cut == 1
+    [part] = encoder.word_vectors(["ann in rome"])
+    assert part.words == ["ann", "in", "rome"] and part.cut == 0, "it just fits"
 
 
 @pytest.mark.parametrize(

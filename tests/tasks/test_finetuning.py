@@ -293,6 +293,16 @@ def test_settings_of_a_recipe():
     assert (settings.name, settings.metric, options.max_length) == ("mine", "accuracy", 9)
 
 
+@pytest.mark.parametrize(("positions", "max_length"), [(32, 32), (200, 128)])
+def test_sequences_are_no_longer_than_the_model_can_read(positions, max_length):
+    config = BertConfig.from_pretrained("encoder").replace(max_position_embeddings=positions)
+    BertModel(config).save_pretrained("encoder")
+    values = settings_for(epochs=1.0)
+    del values["max_length"]
+    finetune(**values)
+    assert json.loads(Path("runs/run/config.json").read_text())["max_length"] == max_length
+
+
 # -- Restarts ----------------------------------------------------------------------------------------
 
 

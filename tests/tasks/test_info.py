@@ -14,7 +14,7 @@ from minibert.bert.encoder import BertEncoder
 from minibert.cli import main
 from minibert.nn import Packed
 from minibert.ops import ACTIVATIONS, Cache, reference_only
-from minibert.tasks.info import parameter_table, step_cost
+from minibert.tasks.info import StepCost, parameter_table, step_cost
 from minibert.train import AdamW
 from minibert.train.step import TrainingStep
 from minibert.variants.electra import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining
@@ -257,6 +257,23 @@ def test_what_pre_ln_and_rotary_positions_hold_besides(normalisation, positions)
     more = B * S * (12 + 1) * (normalisation == "pre")
     more += 3 * S * 6 * (positions == "rotary")  # L layers, D = 6
     assert held_bytes(cache, model.buffers.value) == step_cost(config, B, S, P).activation_bytes + 4 * more
+
+
+@pytest.mark.parametrize(("in_heads", "working"), [(50, 90), (95, 95)])
+def test_the_peak_is_in_the_heads_or_in_a_layer_when_the_heads_have_let_go(in_heads, working):
+    cost = StepCost(
+        encoder_flops=0,
+        heads_flops=0,
+        parameter_bytes=1000,
+        copy_bytes=500,
+        gradient_bytes=1000,
+        moment_bytes=2000,
+        encoder_activation_bytes=30,
+        heads_activation_bytes=10,
+        encoder_working_bytes=100,
+        heads_working_bytes=in_heads,
+    )
+    assert cost.working_bytes == working and cost.peak_bytes == 4500 + 40 + working
 
 
 def test_a_new_activation_is_counted_without_being_told_of(monkeypatch):

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from small_encoder import PASSAGES, QUERIES
 
+from minibert.data.tasks import Passage
 from minibert.errors import UserError
 from minibert.tasks.classify import Classify, Regress
 from minibert.tasks.rerank import training_pairs
@@ -75,3 +76,9 @@ def test_training_pairs_are_the_right_passage_and_wrong_ones_that_were_found(ind
     assert pairs != training_pairs(index, encoder, QUERIES, negatives=2, depth=4, seed=1)
     with pytest.raises(UserError, match="at least 1 wrong passage for each query is needed, got 0"):
         training_pairs(index, encoder, QUERIES, negatives=0)
+
+
+def test_a_copy_of_the_right_passage_is_no_wrong_one(index, encoder):
+    index.add(encoder, [Passage("copy", PASSAGES[0].text)])
+    pairs = training_pairs(index, encoder, QUERIES[:1], negatives=6, depth=7)
+    assert [pair.label for pair in pairs if pair.text_pair == PASSAGES[0].text] == ["1"]

@@ -12,11 +12,13 @@ from minibert.tasks.info import parameter_table, step_cost
 from minibert.tasks.scaling import (
     Machine,
     balance,
+    describe_scaling,
     original_hours,
     overtaken_at,
     ring_bytes,
     ring_seconds,
     scaled_step,
+    scaling,
     sharded,
 )
 from minibert.variants.albert import AlbertConfig
@@ -52,6 +54,16 @@ def test_a_step_by_hand():
     assert step.waiting == 1.5 * 4 * (600 + 320)
     assert step.seconds == FORWARD + BACKWARD + 5520
     assert step.efficiency == 30_048 / 35_568 and step.tokens_per_second == 16 / 35_568
+
+
+def test_times_are_told_in_milliseconds():
+    told = {
+        line[2:36].strip(): line[36:].strip()
+        for line in describe_scaling(scaling(SMALL, 4, SLOW, SIZES)).splitlines()
+    }
+    assert told["computation"] == "30,048,000.00 ms"
+    assert told["communication, waited for"] == "5,520,000.00 ms"
+    assert told["= a step, without what is hidden"] == "35,568,000.00 ms"
 
 
 def test_each_of_the_five_pieces_pays_the_latency():

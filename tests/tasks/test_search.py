@@ -34,6 +34,13 @@ def test_exact_search_gives_no_more_than_there_is():
     assert rows.tolist() == [[0, 1, 2, 3]] * 2 and cosines.shape == (2, 4)
 
 
+def test_of_equal_cosines_the_first_row_comes_first():
+    vectors = np.tile([1.0, 0.0], (40, 1))
+    vectors[::2] = [0.0, 1.0]
+    rows, _ = exact_search(np.array([[1.0, 0.0]]), vectors, 40)
+    assert rows[0].tolist() == [*range(1, 40, 2), *range(0, 40, 2)]
+
+
 # -- The database -----------------------------------------------------------------------------------
 
 
@@ -66,6 +73,8 @@ def test_conditions_choose_among_all_passages(index, encoder):
     places = [passage.id for passage in PASSAGES if passage.title == "places"]
     assert sorted(ids(index.search(query, 9, where="title = 'places'"))[0]) == places
     assert ids(index.search(query, 5, where="id in ('0', '1')")) == [["0", "1"]]
+    nearest = ids(index.search(query, 1, where="title = 'places'"))[0]
+    assert len(nearest) == 1 and nearest[0] in places, "before the nearest ones are chosen"
     with pytest.raises(UserError, match=r"the condition 'colour = 3' cannot be used .*No field named colour"):
         index.search(query, 1, where="colour = 3")
     with pytest.raises(UserError, match=r"the condition 'cast\(title as int\) = 1' cannot be used") as caught:

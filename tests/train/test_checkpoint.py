@@ -6,9 +6,10 @@ import pytest
 
 from minibert.devices import Device
 from minibert.errors import UserError
-from minibert.train import AdamW
+from minibert.train import AdamW, checkpoint
 from minibert.train.checkpoint import (
     describe_environment,
+    describe_program,
     environment_changes,
     list_checkpoints,
     open_checkpoint,
@@ -134,6 +135,17 @@ def test_a_full_disk_leaves_the_older_checkpoints_and_no_half_of_a_new_one(save,
         save(10, keep=1, save_model=fill_the_disk)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-5"]
     open_checkpoint(tmp_path / "checkpoint-5")
+
+
+def test_the_hash_of_the_program_is_that_of_all_its_source(tmp_path, monkeypatch):
+    (tmp_path / "train").mkdir()
+    monkeypatch.setattr(checkpoint, "__file__", str(tmp_path / "train" / "checkpoint.py"))
+    hashes = [describe_program()["the hash of minibert's source"]]
+    for name in ("a.py", "a.cu", "train/a.cuh", "b.py"):
+        (tmp_path / name).write_text("x")
+        hashes.append(describe_program()["the hash of minibert's source"])
+    (tmp_path / "a.pyc").write_text("x")
+    assert len(set(hashes)) == 5 and describe_program()["the hash of minibert's source"] == hashes[-1]
 
 
 def test_the_environment_says_what_bits_can_depend_on():

@@ -3,6 +3,7 @@ import os
 import signal
 from collections import Counter
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -109,6 +110,17 @@ def test_a_report_gives_the_mean_since_the_last_and_counts_tokens(make_trainer, 
     assert last["tokens"] == sum(int(make_batch(4, seed)["attention_mask"].sum()) for seed in range(1, 7))
     assert set(last) >= {"mlm_loss", "nsp_loss", "lr", "grad_norm", "tokens_per_second", "seconds"}
     assert last["loss"] == pytest.approx(last["mlm_loss"] + last["nsp_loss"])
+
+
+def test_the_speed_of_a_report_is_that_since_the_last(make_trainer, monkeypatch):
+    clock = itertools.accumulate(itertools.count(1))  # every interval is longer than the one before
+    monkeypatch.setattr("minibert.train.trainer.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    trainer = make_trainer(log_every=2)
+    trainer.run()
+    reports = [r for r in read_metrics(trainer.metrics.path) if "tokens_per_second" in r]
+    assert len(reports) == 3
+    tokens, seconds = (np.diff([r[name] for r in reports], prepend=0) for name in ("tokens", "seconds"))
+    assert [r["tokens_per_second"] for r in reports] == np.round(tokens / seconds, 1).tolist()
 
 
 def test_a_report_has_the_rate_of_the_step_before_it(make_trainer):

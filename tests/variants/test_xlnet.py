@@ -289,7 +289,8 @@ def test_only_the_head_learns_from_features():
 
 NO_MASK, TWICE = np.zeros((3, 6, 6)), np.zeros((3, 2, 6))
 TWICE[:, :, 4] = 1
-BLIND = np.ones((3, 6, 6))
+BLIND, ONLY_PADDING = np.ones((3, 6, 6)), np.zeros((3, 6, 6))
+ONLY_PADDING[1, 4, 1:] = 1
 
 
 @pytest.mark.parametrize(
@@ -306,6 +307,10 @@ BLIND = np.ones((3, 6, 6))
         ({"target_mapping": NO_MASK + 1}, "target_mapping must have at most one 1 in each row"),
         ({"target_mapping": TWICE}, "and at most one per token"),
         ({"target_mapping": TWICE[:, :1], "perm_mask": BLIND}, "target 0 of text 0 may see no token at all"),
+        (
+            {"target_mapping": TWICE[:, :1], "perm_mask": ONLY_PADDING},
+            "target 0 of text 1 may see no token at all",
+        ),
         ({"input_ids": [[13] * 6] * 3}, "input_ids contains 13"),
         ({"token_type_ids": [[-1] * 6] * 3}, "token_type_ids contains -1"),
         ({"attention_mask": [[2] * 6] * 3}, "attention_mask contains 2"),
