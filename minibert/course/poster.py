@@ -219,10 +219,10 @@ BOX_RIGHT, BACK_LANE = 76.0, 156.5
 TEXT, SMALL = 12.5, 11.0
 
 
-def text_of(stages: Sequence[Stage] = STAGES) -> str:
+def text_of() -> str:
     """All that the page says of the stages, a line each. The file holds it, too."""
     lines = []
-    for stage in stages:
+    for stage in STAGES:
         kept = ", ".join(f"{symbol} ({shape.replace(' ', ', ')})" for symbol, shape in stage.kept)
         lines.append(
             f"{stage.name} | {stage.equation} | ({stage.shape.replace(' ', ', ')}) | {kept} | "

@@ -145,9 +145,8 @@ def held_out_batches(
     settings: InstanceSettings,
     batch_size: int,
     seed: int = 0,
-    limit: int | None = None,
 ) -> Iterator[Batch]:
-    """At most ``limit`` batches of instances, always the same ones; each document is used at most once.
+    """Batches of instances, always the same ones; each document is used at most once.
 
     They are like those of ``BatchStream``, except that the last one of each part may be smaller.
     Raises UserError if there are too few documents.
@@ -155,7 +154,6 @@ def held_out_batches(
     _check_documents(documents, settings, "evaluate on")
     plan = _plan_pass(documents, generator("held-out documents", seed))
     size = _rows_of_part(settings)
-    made = 0
     for block, chosen in enumerate(plan):
         instances = _choose_instances(documents, chosen, settings, "held-out", (seed, block))
         for first in range(0, len(instances), size):
@@ -163,10 +161,7 @@ def held_out_batches(
             part = instances[first : first + size]
             rows = _write_rows(part, documents, tokenizer, settings, "held-out", key)
             for start in range(0, len(part), batch_size):
-                if made == limit:
-                    return
                 yield {name: array[start : start + batch_size] for name, array in rows.items()}
-                made += 1
 
 
 def write_instances(

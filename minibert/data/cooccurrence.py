@@ -8,18 +8,17 @@ from scipy import sparse
 from minibert.data.prepared import Documents
 from minibert.data.randomness import generator
 
+WINDOW = 4  # how far apart two tokens that are counted as neighbours may be
 CHUNK = 1 << 22  # tokens that are counted at a time, to bound the memory
 MOST = 1 << 26  # tokens that are counted at all, to bound the time: those of random documents
 SMOOTHING = 0.75  # the power that N(c) is taken to, so that rare tokens do not seem to be more than they are
 
 
-def word_vectors(
-    documents: Documents, vocab_size: int, size: int, *, window: int = 4, seed: int = 0
-) -> np.ndarray:
+def word_vectors(documents: Documents, vocab_size: int, size: int, *, seed: int = 0) -> np.ndarray:
     """A vector for each token, similar for tokens with the same neighbours: (V, size) float64.
 
     It comes from counts alone, without learning. N(v, c) says how often tokens v and c stand near each other,
-    at most ``window`` apart; a pair at distance d counts 1/d. Pointwise mutual information compares that with
+    at most ``WINDOW`` apart; a pair at distance d counts 1/d. Pointwise mutual information compares that with
     chance:
 
         PMI(v, c) = log( N(v, c) · ΣN / (N(v) · N(c)) )         PPMI = max(PMI, 0)
@@ -33,7 +32,7 @@ def word_vectors(
     and Dagan 2015, who take N(c) to the power 0.75, as here, and |Λ| to that of ½.
     """
     rng = generator("word vectors", seed)
-    counts = _count_neighbours(documents, vocab_size, window, generator("counted documents", seed))
+    counts = _count_neighbours(documents, vocab_size, WINDOW, generator("counted documents", seed))
     ppmi = _ppmi(counts)
     eigenvalues, eigenvectors = _largest_eigenvalues(ppmi, min(size, vocab_size), rng)
     rotation = np.linalg.qr(rng.standard_normal((size, size)))[0][: len(eigenvalues)]

@@ -87,8 +87,8 @@ def damaged(path: Path, what: str, reason: Any) -> UserError:
     return UserError(f"{path}: damaged or not a {what} ({quoted}); fetch or save it again")
 
 
-def list_names(names: Any, limit: int = 10) -> str:
-    """Names for a message: in order, quoted, only the first few if there are many."""
+def list_names(names: Any) -> str:
+    """Names for a message: in order, quoted, only the first ten if there are more."""
     shown = [repr(name[:100]) for name in sorted(names)]
-    more = f" and {len(shown) - limit:,} more" if len(shown) > limit else ""
-    return ", ".join(shown[:limit]) + more
+    more = f" and {len(shown) - 10:,} more" if len(shown) > 10 else ""
+    return ", ".join(shown[:10]) + more

@@ -72,21 +72,21 @@ def test_words_with_the_same_neighbours_have_similar_vectors():
     rng = np.random.default_rng(0)
     text = [token for _ in range(500) for token in ((2, rng.integers(2), 3), (6, 4 + rng.integers(2), 7))]
     texts = documents(*[list(map(int, words)) for words in text])
-    vectors = word_vectors(texts, 9, 4, window=2)
+    vectors = word_vectors(texts, 9, 4)
     assert vectors.shape == (9, 4)
     np.testing.assert_allclose((vectors**2).mean(axis=1)[:8], 1.0)
     cosines = vectors @ vectors.T / 4
     assert min(cosines[0, 1], cosines[4, 5]) > 0.99
     assert abs(cosines[0, 4]) < 0.1
-    np.testing.assert_array_equal(vectors, word_vectors(texts, 9, 4, window=2))
-    assert not np.array_equal(vectors, word_vectors(texts, 9, 4, window=2, seed=1))
+    np.testing.assert_array_equal(vectors, word_vectors(texts, 9, 4))
+    assert not np.array_equal(vectors, word_vectors(texts, 9, 4, seed=1))
 
 
 def test_the_cosines_of_full_vectors_are_those_of_the_matrix():
     """With as many numbers as tokens, E Eᵀ = U |Λ| Uᵀ."""
     rng = np.random.default_rng(0)
     texts = documents(rng.integers(0, 12, size=3000) * rng.integers(0, 2, size=3000))
-    ppmi = cooccurrence._ppmi(cooccurrence._count_neighbours(texts, 12, 4, rng)).toarray()
+    ppmi = cooccurrence._ppmi(cooccurrence._count_neighbours(texts, 12, cooccurrence.WINDOW, rng)).toarray()
     eigenvalues, eigenvectors = np.linalg.eigh(ppmi)
     products = (eigenvectors * np.abs(eigenvalues)) @ eigenvectors.T
     lengths = np.sqrt(np.diag(products))

@@ -63,6 +63,7 @@ def _labels_of(example: Labelled) -> Iterator[tuple[int, str]]:
         yield 0, str(example.label)
 
 
-def _listed(names: Sequence[str], limit: int = 8) -> str:
-    more = f", … ({len(names)} in all)" if len(names) > limit else ""
-    return ", ".join(map(str, names[:limit])) + more
+def _listed(names: Sequence[str]) -> str:
+    """The first eight, and how many there are if there are more."""
+    more = f", … ({len(names)} in all)" if len(names) > 8 else ""
+    return ", ".join(map(str, names[:8])) + more
