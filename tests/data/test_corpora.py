@@ -10,6 +10,7 @@ import pytest
 
 from minibert.data import corpora, open_corpus
 from minibert.errors import UserError
+from minibert.ranks import Ranks
 
 TWO_DOCUMENTS = "It rained.\nWe stayed in.\n\n\nIt cleared up.\nWe went out.\n"
 SENTENCES = [["It rained.", "We stayed in."], ["It cleared up.", "We went out."]]
@@ -191,6 +192,18 @@ def test_the_fingerprint_follows_the_content_and_not_the_name(tmp_path):
     assert first.fingerprint() == second.fingerprint() != third.fingerprint()
     assert open_corpus([tmp_path / "a.txt"], layout="wrapped").fingerprint() != first.fingerprint()
     assert first.fingerprint()[:16] in first.describe()
+
+
+def test_the_share_of_a_rank_is_a_corpus_of_its_own(tmp_path):
+    class Second(Ranks):
+        rank, size = 1, 2
+
+    for number in range(4):
+        write(tmp_path / f"{number}.txt", f"It rained {number} times.\n")
+    share = open_corpus([tmp_path], ranks=Second()).share()
+    alone = open_corpus([tmp_path / "2.txt", tmp_path / "3.txt"])
+    assert list(share) == list(share.share()) == list(alone)
+    assert share.fingerprint() == alone.fingerprint() and share.size == alone.size
 
 
 def test_the_fingerprint_follows_the_name_where_that_decides_how_a_file_is_read(tmp_path):
