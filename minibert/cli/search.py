@@ -16,7 +16,9 @@ from minibert.cli.flags import (
     tell,
 )
 from minibert.cli.parser import add_command, add_group
+from minibert.data.lines import suffix
 from minibert.data.tasks import Faults, Query, read_passages, read_queries, some_queries
+from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.files import write_json, write_text
 from minibert.tasks.embed import TextEncoder
@@ -110,7 +112,7 @@ def _add_query(actions: Any) -> None:
         "--top-k", type=int, default=5, metavar="N", help="passages per question (default: %(default)s)"
     )
     parser.add_argument("--where", metavar="SQL", help="SQL condition on id, title and text")
-    parser.add_argument("--rerank", metavar="FOLDER", help="classifier that re-ranks the best passages")
+    _add_rerank_flags(parser, "classifier that re-ranks the best passages")
     parser.add_argument(
         "--depth", type=int, metavar="N", help=f"passages to re-rank (default: {DEPTH}, or --top-k)"
     )
@@ -127,7 +129,7 @@ def _query(flags: argparse.Namespace) -> None:
         raise UserError(f"depth must be at least top_k, {flags.top_k}, got {flags.depth}")
     index = PassageIndex.open(flags.index)
     device = chosen_device(flags)
-    reranker = Reranker.open(flags.rerank, device=device) if flags.rerank else None
+    reranker = _reranker(flags, device)
     vectors = index.open_encoder(flags.model, device=device).embed(flags.text, flags.batch_size)
     depth = (flags.depth or max(DEPTH, flags.top_k)) if reranker else flags.top_k
     found = index.search(vectors, depth, exact=flags.exact, where=flags.where)
@@ -138,6 +140,8 @@ def _query(flags: argparse.Namespace) -> None:
             print(json_lines({"query": query, **hit.to_dict()} for hit in hits[: flags.top_k]), end="")
             continue
         print(query)
+        if not hits:
+            print("  no passage meets the condition")
         for hit in hits[: flags.top_k]:
             print(f"  {hit.score:7.4f}  {hit.passage.id}  {textwrap.shorten(hit.passage.text, 200)}")
 
@@ -160,8 +164,23 @@ def _add_evaluate(actions: Any) -> None:
         metavar="N",
         help="passages per query that count (default: %(default)s)",
     )
-    parser.add_argument("--rerank", metavar="FOLDER", help="classifier that re-ranks those passages")
+    _add_rerank_flags(parser, "classifier that re-ranks those passages")
     parser.add_argument("--json", metavar="FILE", help="also write the scores to FILE, as JSON")
+
+
+def _add_rerank_flags(parser: argparse.ArgumentParser, told: str) -> None:
+    parser.add_argument("--rerank", metavar="FOLDER", help=told)
+    parser.add_argument(
+        "--right-label",
+        metavar="LABEL",
+        help="its label of passages that answer the question (default: 1, as search pairs writes it)",
+    )
+
+
+def _reranker(flags: argparse.Namespace, device: Device) -> Reranker | None:
+    if flags.right_label is not None and not flags.rerank:
+        raise UserError("--right-label is a label of the classifier that re-ranks; give --rerank too")
+    return Reranker.open(flags.rerank, flags.right_label, device=device) if flags.rerank else None
 
 
 def _add_queries_flag(parser: argparse.ArgumentParser) -> None:
@@ -201,7 +220,7 @@ def _evaluate(flags: argparse.Namespace) -> None:
         queries,
         top_k=flags.top_k,
         exact=flags.exact,
-        reranker=Reranker.open(flags.rerank, device=device) if flags.rerank else None,
+        reranker=_reranker(flags, device),
         batch_size=flags.batch_size,
         progress=True,
     )
@@ -240,6 +259,8 @@ def _add_pairs(actions: Any) -> None:
 
 def _pairs(flags: argparse.Namespace) -> None:
     check_written(flags.output, flags.queries)
+    if suffix(flags.output) != "jsonl":
+        raise UserError(f"{flags.output}: pairs are written as JSON lines; give a name that ends in .jsonl")
     index, faults = PassageIndex.open(flags.index), Faults(flags.skip_bad)
     queries = _queries(flags, index, faults)
     pairs = training_pairs(

@@ -14,13 +14,14 @@ from minibert.tasks.rerank import DEPTH, Reranker
 from minibert.tasks.search import PassageIndex, check_top_k, exact_search
 
 RECALLS = (1, 5, 10, 20)
+EQUAL = 1e-6  # cosines that differ by less, which only rounding does, are equal
 
 
 @dataclass(frozen=True)
 class SearchEvaluation:
     """How well a number of queries found their passages. Scores by name: recall@k, and mrr@K of the first K.
 
-    ``agreement``: the share of the true K nearest passages (brute force) that the database found.
+    ``agreement``: the share of the K passages found that are as near as the true K nearest (brute force).
     """
 
     queries: int
@@ -67,7 +68,7 @@ def evaluate_search(
     texts = [query.text for query in queries]
     vectors, _ = ops.unit_length(encoder.embed(texts, batch_size, progress))  # (Q, H)
     ids, passage_vectors = index.vectors()
-    rows, _ = exact_search(vectors, passage_vectors, top_k)
+    rows, cosines = exact_search(vectors, passage_vectors, top_k)
     nearest = [[ids[row] for row in best] for best in rows]
     found = index.search(vectors, top_k, exact=exact)
     reranked = reranker.rerank(texts, found, batch_size) if reranker else None
@@ -78,12 +79,17 @@ def evaluate_search(
         return recalls | {f"mrr@{top_k}": metrics.mean_reciprocal_rank(ranks)}
 
     in_database = [[hit.passage.id for hit in hits] for hits in found]
+    row_of = {id: row for row, id in enumerate(ids)}
+    found_cosines = [
+        passage_vectors[[row_of[id] for id in best]] @ vector
+        for best, vector in zip(in_database, vectors, strict=True)
+    ]
     return SearchEvaluation(
         queries=len(queries),
         passages=len(ids),
         database=scores(in_database),
         brute_force=scores(nearest),
-        agreement=_agreement(in_database, nearest),
+        agreement=_agreement(found_cosines, cosines),
         reranked=scores([[hit.passage.id for hit in hits] for hits in reranked]) if reranked else None,
     )
 
@@ -93,6 +99,7 @@ def _rank(right: str, found: Sequence[str]) -> int | None:
     return found.index(right) + 1 if right in found else None
 
 
-def _agreement(found: Sequence[Sequence[str]], nearest: Sequence[Sequence[str]]) -> float:
-    shares = [len(set(ids) & set(best)) / len(best) for ids, best in zip(found, nearest, strict=True)]
-    return float(np.mean(shares))
+def _agreement(found: Sequence[np.ndarray], nearest: np.ndarray) -> float:
+    """The share of the nearest passages' cosines (Q, K) that those found reach; equal ones may be others."""
+    reached = [(cosines >= best[-1] - EQUAL).sum() for cosines, best in zip(found, nearest, strict=True)]
+    return float(np.mean(reached) / nearest.shape[1])

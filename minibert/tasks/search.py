@@ -18,8 +18,9 @@ import numpy as np
 from minibert import ops
 from minibert.data.tasks import Passage
 from minibert.errors import UserError
-from minibert.files import atomic_folder, check_writable
+from minibert.files import atomic_folder, check_writable, folder_locked
 from minibert.tasks.embed import TextEncoder
+from minibert.variants import open_config
 
 TABLE = "passages"
 COLUMNS = ["id", "title", "text"]  # and the vector
@@ -136,15 +137,19 @@ class PassageIndex:
         """
         self.check(encoder)
         self._check_writable()
-        known = set(self._read(["id"])["id"].to_pylist())
-        self._table.add(_rows(self.info, encoder, passages, known, batch_size, progress))
-        self._table.optimize()  # without it, an approximate search finds new rows too, but more slowly
+        with folder_locked(self.folder):  # so that no other process adds the same ids meanwhile
+            self._table.checkout_latest()
+            known = set(self._read(["id"])["id"].to_pylist())
+            self._table.add(_rows(self.info, encoder, passages, known, batch_size, progress))
+            self._table.optimize()  # without it, an approximate search finds new rows too, but more slowly
 
     def open_encoder(self, folder: str | Path | None = None, **options: Any) -> TextEncoder:
         """The encoder that made the index, from ``folder`` if it is no longer where it was.
 
         Raises UserError for another encoder. ``options`` are those of ``TextEncoder.open``: device …
         """
+        if folder and open_config(folder).longest_sequence < self.info.max_length:
+            raise self._made_otherwise()
         made: dict[str, Any] = {"pooling": self.info.pooling, "max_length": self.info.max_length}
         encoder = TextEncoder.open(folder or self.info.model, **(made | options))
         self.check(encoder)
@@ -162,10 +167,13 @@ class PassageIndex:
     def check(self, encoder: TextEncoder) -> None:
         """Raise UserError if the vectors in the index were made by another encoder."""
         if encoder.digest != self.info.digest:
-            raise UserError(
-                f"{self.folder}: made with another model ({self.info.model}, pooling {self.info.pooling}, "
-                f"{self.info.max_length} tokens), or it has changed since; use that one, or make a new index"
-            )
+            raise self._made_otherwise()
+
+    def _made_otherwise(self) -> UserError:
+        return UserError(
+            f"{self.folder}: made with another model ({self.info.model}, pooling {self.info.pooling}, "
+            f"{self.info.max_length} tokens), or it has changed since; use that one, or make a new index"
+        )
 
     # -- What is in it ---------------------------------------------------------------------------
 
@@ -188,8 +196,14 @@ class PassageIndex:
         return table["id"].to_pylist(), vectors.reshape(-1, self.info.dimension)
 
     def _read(self, columns: list[str]) -> Any:
-        """Some columns of all rows, as an Arrow table."""
-        return self._table.search().select(columns).to_arrow()
+        """Some columns of all rows, as an Arrow table. Raises UserError if they cannot be read."""
+        try:
+            return self._table.search().select(columns).to_arrow()
+        except (ValueError, RuntimeError, OSError) as error:
+            raise self._damaged(error) from None
+
+    def _damaged(self, error: Exception) -> UserError:
+        return UserError(f"{self.folder}: damaged ({_first_line(error)}); make the index again")
 
     # -- Searching ------------------------------------------------------------------------------
 
@@ -201,7 +215,8 @@ class PassageIndex:
         All passages are compared, unless the index is approximate and ``exact`` is False. ``where`` is a
         condition in SQL on id, title and text that passages must meet.
 
-        Raises UserError for vectors of another length, a ``top_k`` below 1, and a condition that is not SQL.
+        Raises UserError for vectors of another length, or with NaN or infinity, for a ``top_k`` below 1, for
+        a condition that is not SQL, and for an index that is damaged.
         """
         if vectors.ndim != 2 or vectors.shape[1] != self.info.dimension:
             raise UserError(
@@ -210,6 +225,7 @@ class PassageIndex:
         check_top_k(top_k)
         if not len(vectors):
             return []
+        _check_finite(vectors)
         blocks = np.split(vectors, range(BLOCK, len(vectors), BLOCK))
         return [hits for block in blocks for hits in self._search(block, top_k, exact, where)]
 
@@ -222,9 +238,10 @@ class PassageIndex:
             query = query.where(where, prefilter=True)
         try:
             rows = query.to_arrow().to_pylist()
-        except (ValueError, RuntimeError) as error:  # of the condition itself, or of computing it
+        except (ValueError, RuntimeError, OSError) as error:
             if where is None:
-                raise
+                raise self._damaged(error) from None
+            self._read(COLUMNS)  # if that works, it is the condition itself, or computing it, that does not
             raise UserError(f"the condition {where!r} cannot be used ({_first_line(error)})") from None
         found: list[list[Hit]] = [[] for _ in vectors]
         for row in rows:
@@ -265,6 +282,7 @@ def _rows(
         known.add(passage.id)
     texts = [passage.text for passage in passages]
     vectors, _ = ops.unit_length(encoder.embed(texts, batch_size, progress))  # (N, H)
+    _check_finite(vectors)
     columns = [
         pyarrow.array([passage.id for passage in passages]),
         pyarrow.array([passage.title for passage in passages]),
@@ -273,6 +291,14 @@ def _rows(
     ]
     table = pyarrow.table(columns, names=[*COLUMNS, "vector"])
     return table.replace_schema_metadata({METADATA: json.dumps(asdict(info))})
+
+
+def _check_finite(vectors: np.ndarray) -> None:
+    """Raise UserError if a vector has numbers that cannot be compared."""
+    if not np.isfinite(vectors).all():
+        raise UserError(
+            "the model gives vectors with NaN or infinity, as after training that diverged; take another one"
+        )
 
 
 def _passage(row: dict[str, Any]) -> Passage:

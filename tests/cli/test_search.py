@@ -161,6 +161,8 @@ def test_an_index_is_made_added_to_and_asked(indexed, capsys):
     assert run("search query --index index rome --top-k 9 --where \"title = 'places'\" --json --exact") == 0
     hits = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {hit["id"] for hit in hits} == {p.id for p in PASSAGES if p.title == "places"}
+    assert run("search query --index index rome --where \"title = 'none'\"") == 0
+    assert capsys.readouterr().out == "rome\n  no passage meets the condition\n"
     assert hits[0] == {
         "query": "rome",
         "score": pytest.approx(1, abs=1e-5),
@@ -226,6 +228,15 @@ def test_a_place_for_results_is_looked_for_before_they_are_computed(indexed, cap
         ("query --index nowhere rome", "nowhere: no index of passages; make one with"),
         ("query --index index --top-k 0 rome", "top_k must be at least 1, got 0"),
         ("query --index index --top-k -1 --rerank reranker rome", "top_k must be at least 1, got -1"),
+        ("query --index index --right-label 1 rome", "--right-label is a label of the classifier that re-"),
+        (
+            "query --index index --rerank reranker --right-label a rome",
+            "reranker: has no label 'a'; its labels",
+        ),
+        (
+            "pairs --index index --queries queries.tsv --output p.txt",
+            "p.txt: pairs are written as JSON lines",
+        ),
         ("query --index index --depth 9 rome", "--depth is the number of passages to re-rank; give --rerank"),
         (
             "query --index index --depth 2 --top-k 3 --rerank reranker rome",

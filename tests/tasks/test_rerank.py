@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 from small_encoder import PASSAGES, QUERIES
 
-from minibert.data.tasks import Passage
+from minibert.data.tasks import Passage, Query
 from minibert.errors import UserError
 from minibert.tasks.classify import Classify, Regress
-from minibert.tasks.rerank import training_pairs
+from minibert.tasks.rerank import Reranker, training_pairs
 from minibert.tasks.search import Hit
 from minibert.tasks.tag import Tag
 
@@ -20,6 +20,27 @@ def test_scores_are_the_log_odds_of_the_second_label(reranker):
     scores = model.scores(pairs, batch_size=2)
     np.testing.assert_allclose(scores, np.log(probabilities[:, 1] / probabilities[:, 0]), rtol=0, atol=2e-6)
     assert len(set(scores)) == len(pairs)
+
+
+@pytest.mark.parametrize("right", ["entailment", "not_entailment"])
+def test_the_right_label_is_asked_for_unless_it_is_that_of_training_pairs(reranker, tmp_path, right):
+    labels = ("entailment", "not_entailment")
+    with pytest.raises(UserError, match="its labels are entailment and not_entailment; say which one means"):
+        reranker(labels=labels)
+    model = Reranker.open(tmp_path / "reranker", right)
+    (score,) = model.scores([("who sings ?", "ann sings")])
+    (told,) = model.task.predict(model.model, [model.task.example("who sings ?", "ann sings", None)])
+    p = dict(zip(labels, told.probabilities.tolist(), strict=True))
+    assert score == pytest.approx(np.log(p[right] / (1 - p[right])), abs=1e-5)
+
+
+def test_a_right_label_that_the_model_has_not(reranker, tmp_path):
+    reranker()
+    with pytest.raises(UserError, match="has no label 'yes'; its labels are 0 and 1"):
+        Reranker.open(tmp_path / "reranker", "yes")
+    reranker(Regress, ())
+    with pytest.raises(UserError, match="has no label '1'; it gives a number"):
+        Reranker.open(tmp_path / "reranker", "1")
 
 
 def test_a_regression_judges_by_its_number(reranker):
@@ -76,6 +97,17 @@ def test_training_pairs_are_the_right_passage_and_wrong_ones_that_were_found(ind
     assert pairs != training_pairs(index, encoder, QUERIES, negatives=2, depth=4, seed=1)
     with pytest.raises(UserError, match="at least 1 wrong passage for each query is needed, got 0"):
         training_pairs(index, encoder, QUERIES, negatives=0)
+    itself = [Query(PASSAGES[0].text, PASSAGES[0].id)]
+    with pytest.raises(
+        UserError, match=r"no wrong passage is among the best 1; take more of them \(--depth\)"
+    ):
+        training_pairs(index, encoder, itself, depth=1)
+
+
+def test_what_answers_a_query_elsewhere_is_no_wrong_passage(index, encoder):
+    pairs = training_pairs(index, encoder, [Query("who ?", "0"), Query("who ?", "1")], negatives=6)
+    told = [{pair.text_pair for pair in pairs if pair.label == label} for label in "10"]
+    assert told == [{p.text for p in PASSAGES[:2]}, {p.text for p in PASSAGES[2:]}]
 
 
 def test_a_copy_of_the_right_passage_is_no_wrong_one(index, encoder):

@@ -1,11 +1,13 @@
 import numpy as np
 import pytest
-from small_encoder import QUERIES
+from small_encoder import PASSAGES, QUERIES
 
+from minibert.data.tasks import Passage, Query
 from minibert.errors import UserError
 from minibert.tasks.embed import TextEncoder
 from minibert.tasks.rerank import training_pairs
 from minibert.tasks.retrieval import evaluate_search
+from minibert.tasks.search import Hit
 
 
 def test_scores_of_a_search_are_those_of_its_ranks(index, encoder):
@@ -42,6 +44,13 @@ def test_agreement_is_the_share_of_the_nearest_that_were_found(index, encoder, m
 
     monkeypatch.setattr(index, "search", forgetful)
     assert evaluate_search(index, encoder, QUERIES, top_k=4).agreement == pytest.approx(3 / 4)
+
+
+def test_of_equally_near_passages_any_will_do(index, encoder, monkeypatch):
+    index.add(encoder, [Passage(f"copy {i}", PASSAGES[0].text) for i in range(4)])
+    monkeypatch.setattr(index, "search", lambda *_, **__: [[Hit(Passage("copy 3", ""), 1.0)]])
+    (query,) = [Query(PASSAGES[0].text, "0")]
+    assert evaluate_search(index, encoder, [query], top_k=1).agreement == 1
 
 
 def test_another_encoder_is_refused(index, encoder_folder):

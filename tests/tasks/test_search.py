@@ -3,7 +3,7 @@ import sys
 
 import numpy as np
 import pytest
-from small_encoder import PASSAGES
+from small_encoder import PASSAGES, TOKENIZER
 
 from minibert.data.tasks import Passage
 from minibert.errors import UserError
@@ -155,6 +155,46 @@ def test_an_approximate_index_is_one_of_cosines(index, encoder):
     index.make_approximate()
     (made,) = index._table.list_indices()
     assert (made.columns, index._table.index_stats(made.name).distance_type) == (["vector"], "cosine")
+
+
+def test_an_encoder_that_reads_less_than_the_index_needs_is_another_one(index, encoder, tmp_path):
+    config = encoder.model.config.replace(max_position_embeddings=64)
+    SentenceEncoder(config).save_pretrained(tmp_path / "short")
+    TOKENIZER.save_pretrained(tmp_path / "short")
+    with pytest.raises(UserError, match="index: made with another model"):
+        index.open_encoder(tmp_path / "short")
+
+
+def test_a_damaged_index_is_told_in_one_line(index, encoder, tmp_path):
+    vectors = encoder.embed(["rome"])
+    for path in (tmp_path / "index" / "passages.lance" / "data").iterdir():
+        path.write_bytes(path.read_bytes()[:-30])
+    damaged = PassageIndex.open(tmp_path / "index")
+    for act in (
+        damaged.passages,
+        lambda: damaged.search(vectors),
+        lambda: damaged.search(vectors, where="id = '1'"),  # which is a good condition
+        lambda: damaged.add(encoder, [Passage("new", "rome")]),
+    ):
+        with pytest.raises(UserError, match=r"index: damaged \(.*\); make the index again$"):
+            act()
+
+
+def test_vectors_that_cannot_be_compared_are_refused(index, encoder, tmp_path):
+    message = "the model gives vectors with NaN or infinity"
+    with pytest.raises(UserError, match=message):
+        index.search(np.full((1, 8), np.nan, np.float32))
+    encoder.model.buffers.value[...] = np.nan
+    with pytest.raises(UserError, match=message):
+        PassageIndex.create(tmp_path / "new", encoder, PASSAGES)
+    assert not (tmp_path / "new").exists()
+
+
+def test_two_openings_of_an_index_do_not_add_the_same_id(index, encoder, tmp_path):
+    other = PassageIndex.open(tmp_path / "index")
+    index.add(encoder, [Passage("new", "rome")])
+    with pytest.raises(UserError, match="two passages have the id 'new'"):
+        other.add(encoder, [Passage("new", "rome")])
 
 
 def test_the_index_knows_its_encoder(index, encoder, encoder_folder, tmp_path):

@@ -30,7 +30,7 @@ class Query:
     passage: str
 
 
-PASSAGE_COLUMNS = (Columns("text", "title", "id"), Columns("text", label="id"))
+PASSAGE_COLUMNS = Columns("text", "title", "id", optional=True)
 TEXT_COLUMNS = (Columns("text"), Columns("sentence"))
 QUERY_COLUMNS = (Columns("query", label="id"), Columns("question", label="id"))
 
@@ -73,7 +73,7 @@ def read_texts(
 def read_passages(path: str | Path, faults: Faults | None = None) -> list[Passage]:
     """The passages in a file, whose suffix (perhaps before ``.gz``) tells the format.
 
-    ``.tsv``, ``.csv``, ``.jsonl``: columns or keys id and text, and perhaps title.
+    ``.tsv``, ``.csv``, ``.jsonl``: columns or keys id and text, and perhaps title, which may be empty.
     ``.json``: the paragraphs of a SQuAD file, each with its article's title and the id title/number.
     Anything else: one passage per line, with the id name-of-the-file:line.
 

@@ -51,17 +51,23 @@ class TextExample:
 class Columns:
     """Which column holds what: a name (in the first line, or a JSON key) or a number counted from 1.
 
-    ``header`` says that the first line is not an example; names imply it.
+    ``header`` says that the first line is not an example; names imply it. A ``text_pair`` that is
+    ``optional`` may be missing, empty or null.
     """
 
     text: Column
     text_pair: Column | None = None
     label: Column | None = None
     header: bool = False
+    optional: bool = False
 
     def used(self) -> list[Column]:
         """The columns that are given."""
         return [column for column in (self.text, self.text_pair, self.label) if column is not None]
+
+    def needed(self) -> list[Column]:
+        """Those of the columns that are given which a row must have."""
+        return [column for column in self.used() if not (self.optional and column == self.text_pair)]
 
     @property
     def has_header(self) -> bool:
@@ -70,7 +76,7 @@ class Columns:
 
     def describe(self) -> str:
         """Such as: text, label."""
-        return ", ".join(str(column) for column in self.used())
+        return ", ".join(str(column) for column in self.needed())
 
 
 # The usual names; the first of these that fits a file is taken.
@@ -136,8 +142,8 @@ def _format(path: str | Path, file_format: str | None) -> str:
     if file_format not in FORMATS:
         next(read_lines(path), None)  # there may be no such file at all
         raise UserError(
-            f"{path}: its suffix does not tell the format; use .{', .'.join(FORMATS)}, or give --format "
-            "(predict also reads one text per line, with --lines)"
+            f"{path}: its suffix does not tell the format; use .{', .'.join(FORMATS)}, or see --help for a "
+            "flag that tells it"
         )
     return file_format
 
@@ -150,7 +156,7 @@ def _choose(options: Sequence[Columns], labelled: bool, rows: Sequence[tuple[Pla
     else:
         options = [replace(option, label=None, header=option.has_header) for option in options]
     for (_, row), option in product(rows, options):
-        if all(column in row for column in option.used()):
+        if all(column in row for column in option.needed()):
             return option
     if not options:
         raise UserError(f"{place.path}: say which column holds the label")
@@ -158,7 +164,7 @@ def _choose(options: Sequence[Columns], labelled: bool, rows: Sequence[tuple[Pla
     found = ", ".join(str(name) for name in first if isinstance(name, str))
     raise UserError(
         f"{place}: expected the columns {wanted}, found ({_shortened(found)}); "
-        "say which to use (see --help), or rename them"
+        "rename them, or see --help for flags that say which to use"
     )
 
 
@@ -168,8 +174,8 @@ def _check_names(columns: Columns, place: Place, first: Row) -> None:
     for name in columns.used():
         if names.count(name) > 1:
             raise UserError(
-                f"{place}: {names.count(name)} columns are called {name!r}; rename them, or give the numbers "
-                "of those to use (text_column …) and say that there is a header"
+                f"{place}: {names.count(name)} columns are called {name!r}; rename them, or see --help for "
+                "flags that give their numbers"
             )
 
 
@@ -222,15 +228,22 @@ def _csv_cells(path: str | Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _example(row: Row, columns: Columns, scores: bool, place: Place) -> TextExample:
-    missing = [str(column) for column in columns.used() if column not in row]  # a JSON object may lack a key
+    missing = [str(column) for column in columns.needed() if column not in row]  # an object may lack a key
     if missing:
         raise Problem(f"no {', '.join(missing)}")
     return TextExample(
         text=_text(row, columns.text),
-        text_pair=None if columns.text_pair is None else _text(row, columns.text_pair),
+        text_pair=_text_pair(row, columns),
         label=None if columns.label is None else (_score if scores else _name)(row, columns.label),
         place=place,
     )
+
+
+def _text_pair(row: Row, columns: Columns) -> str | None:
+    second = columns.text_pair
+    if second is None or (columns.optional and row.get(second) in (None, "")):
+        return None
+    return _text(row, second)
 
 
 def _text(row: Row, column: Column) -> str:

@@ -121,6 +121,27 @@ def test_passages_of_tables(write):
     assert read_passages(write("a.jsonl", rows)) == [Passage("7", "one", "T"), Passage("8", "two", "U")]
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.tsv", "id\ttitle\ttext\nx\t\tone\ny\tT\ttwo\nz\t\tthree\n"),
+        (
+            "a.jsonl",
+            '{"id": "x", "text": "one"}\n{"id": "y", "text": "two", "title": "T"}\n'
+            '{"id": "z", "text": "three", "title": null}\n',
+        ),
+    ],
+)
+def test_a_passage_need_not_have_a_title(write, name, content):
+    expected = [Passage("x", "one"), Passage("y", "two", "T"), Passage("z", "three")]
+    assert read_passages(write(name, content)) == expected
+
+
+def test_a_title_is_a_text(write):
+    with pytest.raises(UserError, match=r"a.jsonl: line 1: column title should be a text, found 3"):
+        read_passages(write("a.jsonl", '{"id": "x", "text": "one", "title": 3}\n'))
+
+
 def test_an_id_twice_is_told_with_both_lines(write):
     path = write("a.tsv", "id\ttext\nx\tone\ny\ttwo\nx\tthree\n")
     with pytest.raises(UserError, match=r"a.tsv: line 4: the id 'x' is also in line 2"):

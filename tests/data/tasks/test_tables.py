@@ -180,7 +180,7 @@ def test_a_score_too_large_for_a_number(write):
 
 def test_the_first_object_may_be_a_bad_row_like_any_other(write):
     path = write("a.jsonl", '{"text": "a"}\n{"sentence": "b", "label": "x"}\n{"text": "c", "label": "y"}\n')
-    with pytest.raises(UserError, match=r"a\.jsonl: line 1: expected the columns .*, found \(text\); say"):
+    with pytest.raises(UserError, match=r"a\.jsonl: line 1: expected the columns .*, found \(text\); rename"):
         read_table(path)
     faults = Faults(skip_bad=True)
     assert rows(read_table(path, faults=faults)) == [("b", None, "x")]
@@ -213,12 +213,12 @@ def test_the_first_object_may_be_a_bad_row_like_any_other(write):
         (
             "a.tsv",
             b"text\ttext\tlabel\na\tb\tx\n",
-            "line 1: 2 columns are called 'text'; rename them, or give",
+            "line 1: 2 columns are called 'text'; rename them, or see --help",
         ),
-        ("a.csv", b"label,text,label\nx,b,x\n", "line 1: 2 columns are called 'label'; rename them, or give"),
+        ("a.csv", b"label,text,label\nx,b,x\n", "line 1: 2 columns are called 'label'; rename them, or"),
         ("a.tsv", b"text\tlabel\n\xff\t1\n", "line 2 is not UTF-8"),
         ("a.tsv.gz", b"text", "damaged gzip"),
-        ("a.doc", b"text", "use .tsv, .csv, .jsonl, or give --format"),
+        ("a.doc", b"text", "use .tsv, .csv, .jsonl, or see --help for a flag"),
     ],
 )
 def test_files_that_cannot_be_read_at_all(write, name, content, message):
