@@ -14,7 +14,6 @@ from minibert.data.lines import read_lines
 from minibert.errors import UserError
 from minibert.explore.explain import (
     BASELINES,
-    LARGE_GAP,
     LEAVE_OUT,
     STEPS,
     Explanation,
@@ -101,7 +100,7 @@ def _run(flags: argparse.Namespace) -> None:
     for number, (text, second) in enumerate(texts):
         told = explain(subject, text, second, word=flags.word, target=flags.target, settings=settings)
         explanations.append(told)
-        if flags.json and told.relative_gap > LARGE_GAP:
+        if flags.json and told.has_large_gap:
             print(f"minibert: warning: text {number + 1}: {LARGE}", file=sys.stderr)
         if flags.json or not flags.html:
             print("\n" * (number > 0 and not flags.json) + _shown(told, flags.json), end="", flush=True)
@@ -122,7 +121,7 @@ def _texts(flags: argparse.Namespace) -> list[tuple[str, str | None]]:
         but = ", not both" if flags.file else ""
         raise UserError(f"give texts, in quotes, or --file FILE with one text per line{but}")
     if not flags.file:
-        if not all(text.strip() for text in flags.texts):
+        if not all(text.strip() for text in (*flags.texts, "-" if flags.pair is None else flags.pair)):
             raise UserError("an empty text cannot be explained; give some words")
         return [(text, flags.pair) for text in flags.texts]
     if flags.pair is not None:

@@ -78,7 +78,9 @@ def _train(flags: argparse.Namespace) -> None:
         progress=sys.stderr.isatty(),
     )
     tokenizer.save_pretrained(output)
-    print(f"{len(tokenizer):,} tokens written to {output}")
+    asked = settings.vocabulary_size
+    less = f" (of {asked:,}; the corpus has no more)" if len(tokenizer) < asked else ""
+    print(f"{len(tokenizer):,} tokens written to {output}{less}")
 
 
 def _encode(flags: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ from minibert.explore.attributions import (
     left_out,
     pass_at,
 )
-from minibert.explore.passes import Part, Sentence, run
+from minibert.explore.passes import Part, Sentence, check_number, run
 from minibert.explore.subjects import Subject
 
 BASELINES = ("mask", "pad", "zero")
@@ -22,6 +22,7 @@ LEAVE_OUT = ("mask", "remove")
 STEPS = 32  # of the integral
 KEYS = ("integrated_gradients", "gradient_x_input", "left_out")  # of the three methods, in JSON
 LARGE_GAP = 0.05  # of the difference that the shares should sum to
+ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,11 @@ class Explanation:
         return abs(self.gap) / difference if difference else (math.inf if self.gap else 0.0)
 
     @property
+    def has_large_gap(self) -> bool:
+        """Whether the gap is a large share of the difference, and not just the rounding of float32."""
+        return self.relative_gap > LARGE_GAP and abs(self.gap) > ROUNDING * max(1.0, abs(self.value))
+
+    @property
     def methods(self) -> dict[str, np.ndarray]:
         """The weights by the names of the methods."""
         return {
@@ -131,7 +137,7 @@ def explain(
     What is asked depends on the model's head: see ``subjects``. ``word`` is the number of the word that is
     asked about, from 1, where the head answers for each word: by default the first [MASK], or the word whose
     tag is most certain. ``target`` is the answer to explain, by default the model's own. Raises UserError for
-    words and answers that there are not, and for texts that the model does not read.
+    words and answers that there are not, for texts that the model does not read, and if it gives NaN.
     """
     settings = settings or Settings()
     sentence = subject.encode(text, second)
@@ -139,6 +145,7 @@ def explain(
     subject = subject.about(sentence, place)
     place = subject.telling_place(sentence) if place is None else place
     found = run(subject.model, sentence, subject.ask(sentence, place, target))
+    check_number(found)
     name, parts = next(iter(found.values)), sentence.pieces if settings.pieces else sentence.words
     b = baseline(subject.model, found, subject.tokenizer, name, settings.baseline)
     below = pass_at(subject.model, found, name, b)

@@ -19,7 +19,7 @@ from minibert.explore.attributions import (
     rollout,
 )
 from minibert.explore.layers import Residual, offered, residuals, written
-from minibert.explore.passes import Pass, Sentence, cut_words, run, words_in
+from minibert.explore.passes import Pass, Sentence, check_number, cut_words, run, words_in
 from minibert.explore.provenance import provenance
 from minibert.explore.questions import HiddenWord
 from minibert.explore.subjects import Subject, Words
@@ -45,8 +45,7 @@ def look(
     subject = subject.about(sentence, place)
     question = subject.ask(sentence, place, answer, changes)
     found = run(subject.model, sentence, question, changes=changes)
-    if not np.isfinite(found.loss):
-        raise UserError("the loss is no number any more; undo the steps that have been taken")
+    check_number(found)
     names = [name for name in found.values if name.endswith("probabilities")]
     maps, dmaps = ([kept[name] for name in names] for kept in (found.values, found.derivatives))
     shown = {

@@ -182,6 +182,14 @@ class Pass:
     derivatives: dict[str, np.ndarray]
 
 
+def check_number(found: Pass) -> None:
+    """Raise UserError if the loss is NaN or infinite."""
+    if not np.isfinite(found.loss):
+        raise UserError(
+            "the loss is no number any more; take a model whose weights are numbers, or undo the steps taken"
+        )
+
+
 def context_with(*observers: Observer) -> Context:
     """The context of a pass without dropout, which these see in turn."""
     context = Context()

@@ -48,7 +48,7 @@ def summary(told: Explanation) -> Iterator[str]:
         f"integrated gradients ({told.settings.steps} steps) sum to {_shown(told.total)}; "
         f"the difference is {_shown(told.value - told.below)}, the gap {_shown(told.gap)} ({_share(told)})"
     )
-    if told.relative_gap > LARGE_GAP:
+    if told.has_large_gap:
         yield f"warning: {LARGE}"
 
 

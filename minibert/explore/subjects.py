@@ -144,7 +144,7 @@ class Subject:
 
     def measure(self, found: Pass) -> str:
         """What speaks for the answer of a pass, in words: its logarithmic probability."""
-        return f"ln p({self.answer(found)})"
+        return f"ln p({(self.answer(found) or '').strip()})"
 
     def answer(self, found: Pass) -> str | None:
         """What the answer of a pass is called, if there are several."""
@@ -400,7 +400,13 @@ class Spans(Subject):
         return [{"token": self._text(found, a, b), "number": i, "p": p} for i, (a, b, p) in best]
 
     def _text(self, found: Pass, start: int, end: int) -> str:
-        return " ".join(found.sentence.tokens[start : end + 1])
+        """What the tokens stand for, with one space where the passage has any."""
+        text, end_of_last = "", None
+        for piece in found.sentence.pieces:
+            if start <= piece.places[0] <= end:
+                text += " " * (end_of_last is not None and piece.start > end_of_last) + piece.text
+                end_of_last = piece.stop
+        return text
 
     def _spans(self, found: Pass) -> list[tuple[int, int, float]]:
         """Spans of at most ``LONGEST_SPAN`` tokens of the passage, by both ends' probability, best first."""

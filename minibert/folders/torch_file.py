@@ -56,6 +56,10 @@ def _views(state: Any) -> tuple[dict[str, View], dict[str, Storage]]:
         raise ValueError("no dictionary of tensors")
     storages: dict[str, Storage] = {}
     for name, view in state.items():
+        if isinstance(view, dict):
+            raise ValueError(
+                f"{name[:100]!r} holds others, as in a checkpoint of a training; save these alone"
+            )
         if not isinstance(view, View):
             raise ValueError(f"{name[:100]!r} is no tensor")
         if storages.setdefault(view.storage.key, view.storage) != view.storage:

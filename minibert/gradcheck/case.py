@@ -64,8 +64,10 @@ def function_case(
     ``inputs`` are the arguments to differentiate with respect to, float64, by name and in order; close
     over any others. y is one array; the gradient of a single input may be returned without a tuple.
 
-    Raises ValueError, when it is checked, if the functions return something else.
+    Raises ValueError without inputs and, when it is checked, if the functions return something else.
     """
+    if not inputs:
+        raise ValueError(f"{what}: no inputs; give at least one to differentiate with respect to")
 
     def run(variables: Variables) -> tuple[Array, Any]:
         found = forward(*variables.values())

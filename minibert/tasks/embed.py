@@ -57,14 +57,21 @@ class WordChoice:
             raise UserError("no layers; give at least one, for instance -1")
 
     def numbers(self, count: int) -> tuple[int, ...]:
-        """The layers, from 0, of a model with ``count``. Raises UserError for one that it does not have."""
+        """The layers, from 0, of a model with ``count``.
+
+        Raises UserError for one that it does not have, and for one that is given twice.
+        """
         for layer in self.layers:
             if not -count - 1 <= layer <= count:
                 raise UserError(
                     f"there is no layer {layer}; expected 0 (the embeddings) to {count} (the last layer), or "
                     f"-1 to -{count + 1}, the same from the end"
                 )
-        return tuple(layer % (count + 1) for layer in self.layers)
+        numbers = tuple(layer % (count + 1) for layer in self.layers)
+        if len(set(numbers)) < len(numbers):
+            given = ", ".join(map(str, self.layers))
+            raise UserError(f"of the layers {given} some are the same one; give each once")
+        return numbers
 
     def shape(self, hidden: int) -> tuple[int, ...]:
         """The shape of a vector made of K states of the size H: (H,), (K·H,) or (K, H)."""

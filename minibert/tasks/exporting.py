@@ -95,6 +95,10 @@ def _prepare(
     if positions is not None and old.longest_sequence != old.max_position_embeddings:
         raise UserError(f"{folder}: the positions of a {members.config.model_type} cannot be changed")
     old.replace(**resized)  # raises for an impossible number
+    if positions is not None and positions < 3:
+        raise UserError(
+            f"{positions} positions have no room for a word between [CLS] and [SEP]; give at least 3"
+        )
     in_file = {members.config.names_in_file.get(name, name): value for name, value in resized.items()}
     config = {"model_type": members.config.model_type} | read_json(config_file(folder)) | in_file
     encoder = members.models[BertModel]

@@ -18,7 +18,7 @@ from minibert.tasks.onnx_graph import inputs_of, onnx_model
 from minibert.text import PretrainedTokenizer, open_tokenizer
 from minibert.variants import architectures, family
 
-BESIDE = ("config.json", "vocab.txt", "vocab.json", "tokenizer.json", "tokenizer_config.json")
+BESIDE = ("config.json", "tokenizer_config.json")  # among others, which depend on the tokenizer
 SHAPES = ((1, 5), (3, 12), (2, 31))  # of the batches on which a file is checked
 MOST_APART = 1e-4  # relative: beyond this the file computes something else
 
@@ -40,9 +40,7 @@ def export_onnx(folder: str | Path, output: str | Path) -> dict[str, float] | No
             'ONNX files are written with the package onnx; install it with  pip install "onnx>=1.16"'
         ) from None
     folder, output = model_folder(folder), Path(output)
-    taken = [path for path in (output, *(output.parent / name for name in BESIDE)) if path.exists()]
-    if taken:
-        raise UserError(f"{taken[0]} exists already; write to a new folder, such as --onnx new/model.onnx")
+    _check_free(output.parent, output.name, *BESIDE)
     check_writable(output)
     model, tokenizer = open_as_trained(folder), open_tokenizer(folder)
     tokenizer.check_size(model.config.vocab_size)
@@ -59,10 +57,20 @@ def export_onnx(folder: str | Path, output: str | Path) -> dict[str, float] | No
         model.config.save_pretrained(new, architectures=[model.architecture or type(model).__name__])
         tokenizer.save_pretrained(new)
         (new / output.name).write_bytes(content)
+        _check_free(output.parent, *(path.name for path in new.iterdir()))
     for path in complete.iterdir():
         os.replace(path, output.parent / path.name)
     complete.rmdir()
     return differences
+
+
+def _check_free(folder: Path, *names: str) -> None:
+    """Raise UserError if one of these files is in the folder already."""
+    for name in names:
+        if (folder / name).exists():
+            raise UserError(
+                f"{folder / name} exists already; write to a new folder, such as --onnx new/model.onnx"
+            )
 
 
 def open_as_trained(folder: Path) -> PretrainedModel:

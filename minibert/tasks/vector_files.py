@@ -15,6 +15,9 @@ from minibert.tasks.embed import WordVectors
 
 OUTPUTS = (".npy", ".npz", ".jsonl", ".parquet")
 WORD_OUTPUTS = (".npz", ".parquet")
+# An .npz has as much room for each word as the longest one needs. Characters of all words together that are
+# never too many, and how many there may be for each number of the vectors.
+ROOM, ROOM_PER_NUMBER = 1 << 26, 4
 
 
 def check_output(path: str | Path, words: bool = False) -> None:
@@ -62,7 +65,9 @@ def write_word_vectors(
     text[start:stop], and its vector. ``.npz`` holds the arrays ``texts``, ``lines``, ``words``, ``spans``
     (N, 2), ``vectors`` and ``layers``, and all are in memory at the end. ``.parquet`` is a table with the
     columns text, line, word, start, stop and vector (or layer_0, layer_1, …, if the layers are kept apart);
-    only one part at a time is in memory, a row group of the file. Raises UserError for another suffix.
+    only one part at a time is in memory, a row group of the file.
+
+    Raises UserError for another suffix, and for a word so long that the words would be most of an ``.npz``.
     """
     path = Path(path)
     check_output(path, words=True)
@@ -85,12 +90,19 @@ def _write_arrays(path: Path, parts: Sequence[WordVectors], lines: np.ndarray) -
     texts, spans, vectors = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("texts", "spans", "vectors")
     )
+    words = [word for part in parts for word in part.words]
+    longest = max(map(len, words), default=0)
+    if longest * len(words) > max(ROOM, ROOM_PER_NUMBER * vectors.size):
+        raise UserError(
+            f"{path}: a word has {longest:,} characters, and an .npz would have as much room for each; "
+            "write .parquet, or leave that text out"
+        )
     with atomic_file(path) as file:
         np.savez(
             file,
             texts=texts,
             lines=lines[texts],
-            words=np.array([word for part in parts for word in part.words], str),
+            words=np.array(words, str),
             spans=spans,
             vectors=vectors,
             layers=np.array(parts[0].layers),

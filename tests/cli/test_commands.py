@@ -130,8 +130,12 @@ def test_tokenizer_encodes_and_decodes(workplace, capsys):
 def test_tokenizer_learns_a_vocabulary(workplace, capsys):
     assert main("tokenizer train --corpus corpus.txt --vocab-size 100 --output vocabulary".split()) == 0
     vocabulary = Path("vocabulary/vocab.txt").read_text(encoding="utf-8").splitlines()
-    assert f"{len(vocabulary)} tokens written to vocabulary" in capsys.readouterr().out
-    assert vocabulary[0] == "[PAD]" and len(vocabulary) <= 100
+    told = capsys.readouterr().out
+    assert f"{len(vocabulary)} tokens written to vocabulary" in told
+    assert vocabulary[0] == "[PAD]" and len(vocabulary) == 100
+    assert told.endswith("tokens written to vocabulary\n")
+    assert main("tokenizer train --corpus corpus.txt --vocab-size 9999 --output large".split()) == 0
+    assert capsys.readouterr().out.endswith("tokens written to large (of 9,999; the corpus has no more)\n")
 
 
 def test_tokenizer_train_takes_the_settings_of_a_run(workplace, capsys):

@@ -65,11 +65,19 @@ def test_a_large_gap_is_said_beside_the_json(capsys):
         assert ("text 1: the gap is more than 5% of the difference" in err) == large
 
 
+def test_a_gap_of_rounding_is_no_large_one(capsys):
+    """Nothing but the hidden word differs from the baseline, and that is the same there."""
+    run("[MASK]")
+    out, err = capsys.readouterr()
+    assert "the difference is" in out and "warning" not in out + err
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("", "give texts, in quotes, or --file FILE with one text per line"),
         ("'a b' ' '", "an empty text cannot be explained; give some words"),
+        ("'a b' --pair ' '", "an empty text cannot be explained; give some words"),
         (f"{TEXT} --file texts.txt", "with one text per line, not both"),
         ("--file texts.txt --pair b", "in a file, put a tab between the two"),
         ("--file empty.txt", "empty.txt: there is no text to read"),

@@ -87,6 +87,15 @@ def test_the_gap_is_that_of_the_integral():
     assert two.relative_gap < 1e-12
 
 
+def test_a_model_of_nan_has_no_explanation():
+    model = PowerOfSum(1)
+    model.w[0] = np.nan
+    with pytest.raises(
+        UserError, match="the loss is no number any more; take a model whose weights are numb"
+    ):
+        explain(Numbers(model, TOKENIZER), "a fine film")
+
+
 # -- Every kind of head ------------------------------------------------------------------------------
 
 
@@ -281,6 +290,14 @@ def test_a_long_passage_is_read_in_the_window_with_the_answer(tmp_path):
     parts = [part for part in told.parts if part.source == 1]
     assert all(passage[part.start : part.stop] == part.text for part in parts)
     assert parts[0].start <= best.answers[0].start and best.answers[0].stop <= parts[-1].stop
+
+
+def test_answers_are_parts_of_the_passage_as_it_is_written(tmp_path):
+    subject, passage = open_small("spans", tmp_path), "ANN is in a BAD film, a FINE film."
+    sentence = subject.encode(TEXT, passage)
+    found = run(subject.model, sentence, subject.ask(sentence, None, None))
+    shown = [best["token"] for best in subject.best(found, 100)]
+    assert len(set(shown)) > 20 and all(text in passage for text in shown)
 
 
 def test_a_long_text_is_cut_as_its_task_cuts_it(tmp_path):

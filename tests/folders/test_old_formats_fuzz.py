@@ -105,6 +105,7 @@ GOOD = pickled({"a": tensor("0", (2, 3))})
         (zip_file(bytes(2**21), {}), "a description of 2,097,152 bytes"),
         (zip_file(pickled([1]), {}), "no dictionary of tensors"),
         (zip_file(pickled({"epoch": 3}), {}), "'epoch' is no tensor"),
+        (zip_file(pickled({"model": {}}), {}), "'model' holds others, as in a checkpoint of a training"),
         (
             zip_file(pickled({f"{i}": tensor("0", (999,)) for i in range(99)}), {"0": bytes(3996)}),
             "much larger",

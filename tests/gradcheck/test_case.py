@@ -2,7 +2,7 @@
 
 import pytest
 
-from minibert.gradcheck import CENTRAL_DIFFERENCES, COMPLEX_STEP, Draws, check, module_case
+from minibert.gradcheck import CENTRAL_DIFFERENCES, COMPLEX_STEP, Draws, check, function_case, module_case
 from minibert.nn.layers import Linear
 
 
@@ -102,3 +102,8 @@ def test_the_complex_step_of_a_module_needs_a_twin(device):
     case = module_case("it", linear(device, "float64"), {"x": draw.normal(4, 3)})
     with pytest.raises(ValueError, match="a copy of the module in complex128; pass it as twin"):
         check(case, COMPLEX_STEP)
+
+
+def test_there_must_be_an_input():
+    with pytest.raises(ValueError, match="nothing: no inputs; give at least one to differentiate"):
+        function_case("nothing", lambda: (None, ()), lambda dout, cache: (), {})

@@ -190,6 +190,7 @@ def test_long_texts_are_cut_and_counted(encoder_folder):
         ({"layers": (0, 2)}, r"there is no layer 2; expected 0 \(the embeddings\) to 1 \(the last layer\)"),
         ({"layers": (-3,)}, "there is no layer -3; .* or -1 to -2"),
         ({"layers": ()}, "no layers; give at least one"),
+        ({"layers": (1, -1)}, "of the layers 1, -1 some are the same one; give each once"),
         ({"combine": "max"}, "combine is 'max'; expected one of mean, concat, none"),
         ({"pooling": "cls"}, "pooling is 'cls'; expected one of mean, first"),
     ],

@@ -84,6 +84,8 @@ def test_no_length_beside_the_model_is_more_than_it_can_read(folder, tmp_path, p
 def test_positions_that_cannot_be(folder, tmp_path):
     with pytest.raises(UserError, match=r"max_position_embeddings must be .*, got 0"):
         export(folder, tmp_path / "resized", positions=0)
+    with pytest.raises(UserError, match=r"2 positions have no room for a word .* give at least 3"):
+        export(folder, tmp_path / "resized", positions=2)
     assert not (tmp_path / "resized").exists()
 
 

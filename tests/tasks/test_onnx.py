@@ -1,6 +1,7 @@
 """ONNX files: every head of every family with BERT's layers, in ONNX Runtime and in ONNX's own reference."""
 
 import errno
+import shutil
 import sys
 
 import numpy as np
@@ -263,3 +264,10 @@ def test_another_tokenizer_goes_beside_the_file(tmp_path):
     tokenizer.save_pretrained(tmp_path / "model")
     export_onnx(tmp_path / "model", tmp_path / "new" / "model.onnx")
     assert (tmp_path / "new" / "merges.txt").is_file()
+    for name in (path.name for path in (tmp_path / "new").iterdir()):
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / name).write_text("mine")
+        with pytest.raises(UserError, match=f"{name} exists already"):
+            export_onnx(tmp_path / "model", tmp_path / "mine" / "model.onnx")
+        assert [path.read_text() for path in (tmp_path / "mine").iterdir()] == ["mine"]
+        shutil.rmtree(tmp_path / "mine")

@@ -2,12 +2,14 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from minibert.data.tasks import Place, TextExample
 from minibert.errors import UserError
+from minibert.tasks import vector_files
 from minibert.tasks.embed import WordVectors
 from minibert.tasks.vector_files import check_output, write_vectors, write_word_vectors
 
@@ -58,6 +60,17 @@ def test_words_as_arrays(tmp_path, shape):
     assert held["texts"].tolist() == [0, 0, 2] and held["lines"].tolist() == [1, 1, 4]
     assert held["words"].tolist() == ["été", "b", "c"] and held["layers"].tolist() == [2, 0]
     assert held["spans"].tolist() == [[0, 3], [4, 5], [0, 1]]
+
+
+def test_an_endless_word_does_not_make_a_huge_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(vector_files, "ROOM", 30)
+    _, (first, last) = parts((4,))
+    write_word_vectors(
+        tmp_path / "w.npz", TEXTS, [first, replace(last, words=["c" * 16])]
+    )  # 4 for each of 12
+    with pytest.raises(UserError, match=r"n.npz: a word has 17 characters, .* write .parquet"):
+        write_word_vectors(tmp_path / "n.npz", TEXTS, [first, replace(last, words=["c" * 17])])
+    assert not (tmp_path / "n.npz").exists()
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 4)])
