@@ -24,8 +24,11 @@ from minibert.ranks import ALONE, Ranks
 LAYOUTS = ("auto", "sentences", "paragraphs", "wrapped")
 
 SUFFIXES = (".txt", ".jsonl", ".gz")  # what is taken from a folder, besides WikiExtractor's wiki_00
-JSON_OBJECT = '{"'  # a file that begins so holds JSON, whatever its name
-SAMPLE_LINES = 1000  # how many lines of a text file decide its layout
+JSON_OBJECT = re.compile(r'\s*\{\s*"')  # a file whose first text is this holds JSON, whatever its name
+OTHER_JSON = re.compile(r"\s*(\{\s*$|\[\s*(\{|$))")  # an array, or an object of several lines
+SAMPLE_LINES = 1000  # how many lines of a text file decide its layout,
+SAMPLE_CHARACTERS = 16_000_000  # and how many characters at most
+LINES_OF_A_SENTENCE = 10  # where sentences seem to be longer than this, nobody has marked their ends
 LONGEST_NAME = 255  # no file system that we know allows more bytes in a name
 MAX_DOCUMENT_CHARACTERS = 8_000_000  # a longer text is cut into several documents, to bound the memory
 
@@ -80,6 +83,9 @@ class Corpus:
         """A hash (SHA-256, hexadecimal) of everything that the documents are made from."""
         raise NotImplementedError
 
+    def check_unchanged(self) -> None:
+        """Raise UserError if a file is not what it was when the corpus was opened."""
+
     def describe(self) -> str:
         """One line about the corpus: what it is, its size, its hash."""
         raise NotImplementedError
@@ -109,8 +115,10 @@ def open_corpus(
         document;
       * "auto": judge each file by its first lines (up to 1,000 that are not blank, among the first
         2,000): "sentences" if at least 80 % of them are exactly one sentence, else "paragraphs" if at
-        least half of them end like a sentence, else "wrapped".
-    A text of more than 8 million characters is cut into several documents.
+        least half of them end like a sentence, else "wrapped"; but "sentences" again if ten lines have less
+        than one end of a sentence or paragraph, as in text without punctuation.
+    A line of a text in JSON is a paragraph, unless ``layout`` says otherwise. A text of more than 8 million
+    characters is cut into several documents.
 
     Several ``ranks`` have to see the same files. Each reads a share of them (`Corpus.share`), and hashes are
     made together, so that every rank has to ask for them.
@@ -172,11 +180,13 @@ class FileCorpus(Corpus):
         self.name = " ".join(paths)
         self.layout = layout
         self.ranks = ranks
+        self._digests: dict[Path, str] = {}  # of the files that were read for them
         self._set_files(_find_files(paths))
 
     def _set_files(self, files: list[Path]) -> None:
         self.files = files
         self._sizes = [_check_readable(file) for file in files]
+        self._stamps = [_stamp(file) for file in files]
         self.size = sum(self._sizes)
 
     def raw_documents(self) -> Iterator[RawDocument]:
@@ -194,8 +204,18 @@ class FileCorpus(Corpus):
         own._set_files([f for f, owner in zip(self.files, owners, strict=True) if owner == self.ranks.rank])
         return own
 
+    def check_unchanged(self) -> None:
+        for file, stamp in zip(self.files, self._stamps, strict=True):
+            if _stamp(file) != stamp:
+                raise UserError(f"{file}: it has changed since the corpus was opened; start again")
+
+    def _digest(self, path: Path) -> str:
+        if path not in self._digests:
+            self._digests[path] = _digest(path)
+        return self._digests[path]
+
     def fingerprint(self) -> str:
-        digests = self.ranks.gather([_digest(path) for path in self.share().files])
+        digests = self.ranks.gather([self._digest(path) for path in self.share().files])
         total = hashlib.sha256(self.layout.encode())
         for digest in itertools.chain.from_iterable(digests):
             total.update(bytes.fromhex(digest))
@@ -212,7 +232,7 @@ def _digest(path: Path) -> str:
     """A hash of the file's bytes and, where only the name says that they are JSON, of that."""
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256")
-    if suffix(path) == "jsonl" and not next(filter(str.strip, read_lines(path)), "").startswith(JSON_OBJECT):
+    if suffix(path) == "jsonl" and not JSON_OBJECT.match(next(filter(str.strip, read_lines(path)), "")):
         digest.update(b"jsonl")
     return digest.hexdigest()
 
@@ -229,7 +249,7 @@ def _find_files(paths: Sequence[str]) -> list[Path]:
         if len(os.fsencode(Path(path).name)) > LONGEST_NAME:
             raise UserError(f"{path[:40]}…: too long for a path; give that of the corpus, not a text")
         if os.path.isdir(path):
-            found = [file for file in sorted(Path(path).rglob("*")) if _belongs_to_corpus(file, Path(path))]
+            found = _files_in(Path(path))
             if not found:
                 raise UserError(
                     f"{path}: this folder holds no {', '.join(SUFFIXES)} or wiki_… file to train on"
@@ -237,7 +257,8 @@ def _find_files(paths: Sequence[str]) -> list[Path]:
         elif os.path.exists(path):
             found = [Path(path)]
         elif glob.has_magic(path):
-            found = [Path(file) for file in sorted(glob.glob(path, recursive=True)) if Path(file).is_file()]
+            matches = [Path(match) for match in sorted(glob.glob(path, recursive=True))]
+            found = [file for match in matches for file in _files_of_match(match, inner="**" in path)]
             if not found:
                 raise UserError(f"{path}: no file matches this pattern; check it")
         else:
@@ -247,18 +268,42 @@ def _find_files(paths: Sequence[str]) -> list[Path]:
     return list(files.values())
 
 
+def _files_of_match(match: Path, inner: bool) -> list[Path]:
+    """A file, or those in a folder, if the pattern does not match what is in it anyway (``inner``)."""
+    if match.is_dir():
+        return [] if inner else _files_in(match)
+    return [match]
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return [file for file in sorted(folder.rglob("*")) if _belongs_to_corpus(file, folder)]
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    """What changes if the file does; None if it is gone."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
 def _belongs_to_corpus(file: Path, folder: Path) -> bool:
     hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-    known = file.suffix in SUFFIXES or re.fullmatch(r"wiki_\d+", file.name)
+    known = file.suffix.lower() in SUFFIXES or re.fullmatch(r"wiki_\d+", file.name)
     return file.is_file() and bool(known) and not hidden
 
 
 def _check_readable(file: Path) -> int:
     """The file's size in bytes. Raises UserError if it cannot be read or cannot be text."""
+    if not file.exists():
+        raise UserError(f"{file}: no such file any more; it was there when the corpus was opened")
     if not file.is_file():
         raise UserError(f"{file}: a device or a pipe; a corpus is read several times, so give a file")
     if file.name.endswith((".tar.gz", ".tgz", ".tar", ".zip")):
         raise UserError(f"{file}: an archive; unpack it first and give the folder with its text files")
+    if file.name.endswith((".bz2", ".xz", ".zst")):
+        raise UserError(f"{file}: compressed, but not with gzip; unpack it, or compress it as .gz")
     try:
         with open(file, "rb") as stream:
             if not stream.read(1):
@@ -274,12 +319,17 @@ def _check_readable(file: Path) -> int:
 def _read_file(path: Path, layout: str, offset: int) -> Iterator[RawDocument]:
     """The documents of one file; ``offset`` counts the bytes of the corpus before it."""
     with open(path, "rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as stream:
-        lines = decoded_lines(stream, path)
+        # A carriage return alone ended a line on old Macs.
+        lines: Iterator[str] = (part for line in decoded_lines(stream, path) for part in line.split("\r"))
         head = list(_until_first_text(lines))
         first = head[-1] if head else ""
         lines = itertools.chain(head, lines)
-        if suffix(path) == "jsonl" or first.startswith(JSON_OBJECT):
-            documents, split = _jsonl_documents(lines, path), True
+        if suffix(path) == "jsonl" or JSON_OBJECT.match(first):
+            texts = _jsonl_documents(lines, path)  # each is one document, whatever blank lines it has
+            documents = map(_unwrap, texts) if layout == "wrapped" else texts
+            split = layout != "sentences"
+        elif OTHER_JSON.match(first):
+            raise UserError(f"{path}: JSON, but not an object in each line; write it as JSON lines (.jsonl)")
         elif first.startswith("<doc "):
             documents, split = _wikiextractor_documents(lines), True
         else:
@@ -341,6 +391,7 @@ def _wikiextractor_documents(lines: Iterable[str]) -> Iterator[Iterable[str]]:
             article, title = [], html.unescape(match[1]) if match else ""
             continue
         text, end, _ = line.partition("</doc>")
+        text = html.unescape(text)
         if text.strip() and (article or text != title):
             article.append(text)
         if end:
@@ -383,11 +434,17 @@ def _judge_layout(lines: Iterator[str], layout: str) -> tuple[str, Iterator[str]
     """What a line of this file is (see ``open_corpus``), and the lines again from the first."""
     if layout != "auto":
         return layout, lines
-    head = list(itertools.islice(lines, 2 * SAMPLE_LINES))
+    head, characters = [], 0
+    for line in itertools.islice(lines, 2 * SAMPLE_LINES):
+        head.append(line)
+        characters += len(line)
+        if characters >= SAMPLE_CHARACTERS:
+            break
     sample = [line for line in head if line.strip()][:SAMPLE_LINES]
     complete = [line for line in sample if ends_like_a_sentence(line)]
     single = sum(len(split_sentences(line)) == 1 for line in complete)
-    if single >= 0.8 * len(sample):
+    ends = sum(len(split_sentences(paragraph)) for paragraph in _unwrap(head))
+    if single >= 0.8 * len(sample) or ends * LINES_OF_A_SENTENCE < len(sample):
         layout = "sentences"
     elif len(complete) >= 0.5 * len(sample):
         layout = "paragraphs"

@@ -22,8 +22,8 @@ class SupportsReadline(Protocol):
 
 
 def suffix(path: str | Path) -> str:
-    """The end of a file's name, without its dot: "txt" for ``books.txt``, and for ``books.txt.gz``, too."""
-    return Path(str(path).removesuffix(".gz")).suffix.removeprefix(".")
+    """The end of a file's name, without its dot: "txt" for ``books.txt``, ``BOOKS.TXT``, ``books.txt.gz``."""
+    return Path(str(path).removesuffix(".gz")).suffix.removeprefix(".").lower()
 
 
 def read_lines(path: str | Path, longest: int = MAX_LINE_BYTES) -> Iterator[str]:
@@ -57,7 +57,10 @@ def decoded_lines(stream: SupportsReadline, path: Path, longest: int = MAX_LINE_
                     f"{path}: line {number} holds zero bytes: a binary or UTF-16 file; give UTF-8 text"
                 )
             if len(line) > longest:
-                raise UserError(f"{path}: line {number} has more than {longest:,} bytes; break it into lines")
+                raise UserError(
+                    f"{path}: line {number} has more than {longest:,} bytes; break it into lines, "
+                    "or the text into documents"
+                )
             if number == 1:
                 line = line.removeprefix(b"\xef\xbb\xbf")
             yield line.decode("utf-8").rstrip("\r\n")

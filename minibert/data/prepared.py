@@ -20,6 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,7 +36,7 @@ from minibert.errors import UserError
 from minibert.files import atomic_folder, explain_write_errors, folder_locked, read_json, write_json
 from minibert.ranks import Ranks
 
-FORMAT = 4
+FORMAT = 5
 PIECE_CHARACTERS = 1_000_000  # documents go to the workers in pieces of about this size
 
 
@@ -136,6 +137,11 @@ class PreparedCorpus:
         has_tokens = np.diff(document_starts) > 0
         documents = partial(Documents, tokens, sentence_starts, document_starts)
         train, rest = (documents(np.flatnonzero(part & has_tokens)) for part in (~is_held_out, is_held_out))
+        if not len(train) or not len(rest):
+            raise UserError(
+                f"{meta['corpus']}: only {len(train) + len(rest)} of {len(has_tokens)} documents have any "
+                "token, too few to train on and to hold out; give more text"
+            )
         return cls(folder, train, rest)
 
     def describe(self) -> str:
@@ -178,7 +184,7 @@ def _too_few_documents(name: str, documents: int) -> str:
     return (
         f"{name}: {found}, but one is needed to train on and another to hold out (and next-sentence "
         "prediction needs two of each); give several files, or one sentence a line with blank lines "
-        "between documents"
+        "between documents (and --layout sentences, if that is what it has)"
     )
 
 
@@ -229,7 +235,8 @@ def prepare_corpus(
     replaced, and what a killed run left unfinished beside it is removed. Any other folder that is not empty
     is refused. ``held_out`` and ``seed``: see ``split_documents``.
 
-    Raises UserError for such a folder and for a corpus that cannot be split, and what reading it raises.
+    Raises UserError for such a folder, for a corpus that cannot be split or that changes meanwhile, if a
+    process is killed, and what reading the corpus raises.
     """
     folder = Path(folder)
     source = {
@@ -255,6 +262,7 @@ def prepare_corpus(
         if ranks.first:
             if ranks.size > 1:
                 _join([_part(unfinished, rank) for rank in range(ranks.size)], sizes, unfinished)
+            corpus.check_unchanged()
             keys = np.fromfile(unfinished / "document_keys.bin", np.uint64)
             split_documents(corpus.name, keys, held_out, seed)  # raises before the folder is there
             total = {name: sum(each[name] for each in sizes) for name in sizes[0]}
@@ -446,8 +454,14 @@ def _ordered_map(
     with ProcessPoolExecutor(processes, initializer=_start_worker, initargs=(tokenizer, dtype)) as pool:
         under_way = deque(pool.submit(_work, piece) for piece in itertools.islice(pieces, 2 * processes))
         while under_way:
-            done = under_way.popleft().result()
-            under_way.extend(pool.submit(_work, piece) for piece in itertools.islice(pieces, 1))
+            try:
+                done = under_way.popleft().result()
+                under_way.extend(pool.submit(_work, piece) for piece in itertools.islice(pieces, 1))
+            except BrokenProcessPool:
+                raise UserError(
+                    "a process that prepared the corpus was killed, perhaps for want of memory; give fewer "
+                    f"--processes than {processes}"
+                ) from None
             yield done
 
 

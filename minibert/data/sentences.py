@@ -3,9 +3,11 @@
 import re
 
 # A sentence may end after a mark, and the quotes or brackets that close after it, where white space
-# follows; Chinese and Japanese marks end one without white space. A run of marks is tried only as a whole.
-_POSSIBLE_END = re.compile(r"""(?<![.!?…])[.!?…]+["'”’»)\]]*\s+|[。！？]+[”’」』）]*\s*""")
-_ENDS_LIKE_A_SENTENCE = re.compile(r"""[.!?…。！？]["'”’»)\]」』）]*$""")
+# follows; marks that nothing else uses end one without white space: those of Chinese and Japanese, Hindi and
+# its neighbours, Urdu, Arabic, Armenian, Amharic, Khmer and Burmese. A run of marks is tried only as a whole.
+_OWN_MARKS = "。！？｡।॥۔؟։።។။"
+_POSSIBLE_END = re.compile(rf"""(?<![.!?…])[.!?…]+["'”’»)\]]*\s+|[{_OWN_MARKS}]+[”’」』）»"]*\s*""")
+_ENDS_LIKE_A_SENTENCE = re.compile(rf"""[.!?…{_OWN_MARKS}]["'”’»)\]」』）]*$""")
 _LAST_WORD = re.compile(r"[^\s(\[\"'“‘«—–]+$")
 _INITIALS = re.compile(r"[A-Z]|(?:[^\W\d_]\.)+[^\W\d_]")  # "J" of "J. Smith", "U.S" of "U.S. Army"
 _NEXT_WORD = re.compile(r"\w+")
@@ -27,10 +29,10 @@ _STARTERS = frozenset(
 def split_sentences(paragraph: str) -> list[str]:
     """The sentences of a paragraph, each with its white space (line breaks too) reduced to single spaces.
 
-    The rule: a sentence ends at ``.``, ``!``, ``?`` or ``…`` (with the quotes or brackets that close
-    after it) before white space. It does not end there if a lower-case letter or another full stop follows,
-    or if the full stop belongs to an abbreviation ("Mr.", "e.g.") or to initials ("J. Smith") that are not
-    followed by a common sentence opener.
+    The rule: a sentence ends at ``.``, ``!``, ``?`` or ``…`` (with the quotes or brackets that close after
+    it) before white space, and at such marks as ``。`` and ``।`` anywhere. It does not end there if a lower-
+    case letter or another full stop follows, or if the full stop belongs to an abbreviation ("Mr.", "e.g.")
+    or to initials ("J. Smith") that are not followed by a common sentence opener.
     """
     paragraph = " ".join(paragraph.split())
     sentences, start = [], 0

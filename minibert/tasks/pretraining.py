@@ -59,6 +59,9 @@ from minibert.train.metrics import peak_memory, read_metrics
 from minibert.variants.electra_training import GENERATOR
 
 EXAMPLES = 5  # masked sentences shown at the end
+# Above these shares of the tokens a warning says that something may be wrong with the corpus: of unknown
+# ones, and of those in sentences that are too long.
+MOST_UNKNOWN, MOST_UNREAD = 0.01, 0.25
 
 
 def prepare(settings: PretrainSettings, ranks: Ranks = ALONE) -> tuple[PretrainedTokenizer, PreparedCorpus]:
@@ -86,6 +89,15 @@ def prepare(settings: PretrainSettings, ranks: Ranks = ALONE) -> tuple[Pretraine
     )
     if ranks.first:
         print(prepared.describe(), flush=True)
+        unknown = (
+            prepared.train.token_counts(len(tokenizer))[tokenizer.unk_id] / prepared.train.lengths().sum()
+        )
+        if unknown > MOST_UNKNOWN:
+            print(
+                f"warning: {unknown:.1%} of the tokens are unknown: words with characters that the "
+                "vocabulary has not, or of more than 100 characters; --variant roberta can spell any text",
+                flush=True,
+            )
     return tokenizer, prepared
 
 
@@ -147,6 +159,8 @@ def _kept(
     key = _hash(*made_from, __version__)  # another version may learn differently
     folder = Path(settings.prepared) / f"vocabulary-{key}"
     if ranks.broadcast(folder.is_dir()):
+        if not any(folder.iterdir()):
+            raise UserError(f"{folder}: an empty folder where a vocabulary should be; delete it")
         return folder, "reused from"
     check_writable(folder)
     tokenizer = make()
@@ -202,6 +216,7 @@ def _pretrain(
     check_teacher(settings)
     run.prepare_machine()
     tokenizer, prepared = text or prepare(settings, run.ranks)
+    _warn_of_long_sentences(settings, prepared)
     held_out = held_out or evaluation_batches(settings, tokenizer, prepared)
     labels = np.concatenate([batch["labels"] for batch in held_out])
     plateau = unigram_plateau(_frequencies(prepared, tokenizer, labels), labels)
@@ -227,6 +242,20 @@ def _pretrain(
     if run.ranks.first:
         summary = _finish(run, settings, trainer, model, tokenizer, prepared, plateau)
     return run.ranks.broadcast(summary)
+
+
+def _warn_of_long_sentences(settings: PretrainSettings, prepared: PreparedCorpus) -> None:
+    """Of a sentence that is too long for a sequence, only about the middle is read."""
+    longest = max(phase.instances.max_num_tokens for phase in settings.phases())
+    lengths = np.diff(prepared.train.sentence_starts)  # of all sentences, also of those held out
+    unread = np.maximum(lengths - longest, 0).sum() / lengths.sum()
+    if settings.whole_sentences and unread > MOST_UNREAD:
+        print(
+            f"warning: {unread:.0%} of the tokens are hardly ever read, since sentences are longer than the "
+            f"{longest} tokens that a sequence has room for; are the ends of sentences marked? --layout says "
+            "what a line is, and --no-nsp --no-whole-sentences reads everything",
+            flush=True,
+        )
 
 
 def _frequencies(prepared: PreparedCorpus, tokenizer: PretrainedTokenizer, labels: np.ndarray) -> np.ndarray:

@@ -219,7 +219,7 @@ class PretrainSettings(RunSettings):
     )
     max_seq_length: int = setting(64, "Instances", "tokens per training sequence, at most", least=8)
     short_seq_prob: float = setting(
-        0.1, "Instances", "share of sequences made shorter on purpose", least=0, most=1
+        0.1, "Instances", "share of the documents whose sequences are shorter on purpose", least=0, most=1
     )
     masked_lm_prob: float = setting(0.15, "Instances", "share of the tokens to predict", least=0.001, most=1)
     mask_shares: tuple[int, ...] = setting(

@@ -1,6 +1,7 @@
 """Files of a person's own, in all their formats, and what is said about bad ones."""
 
 import gzip
+import hashlib
 import json
 from hashlib import blake2b
 from pathlib import Path
@@ -68,6 +69,32 @@ def test_folders_and_globs(tmp_path):
     assert len(open_corpus([tmp_path / "a.txt", tmp_path / "c.md", f"{tmp_path}/a.*"]).files) == 2
 
 
+def test_a_pattern_takes_folders_as_the_shell_does(tmp_path):
+    for name in ("a.txt", "sub/B.TXT", "sub/deep/c.txt", "sub/notes.md"):
+        write(tmp_path / name, f"In {name}.")
+    found = {str(file.relative_to(tmp_path)) for file in open_corpus([f"{tmp_path}/*"]).files}
+    assert found == {"a.txt", "sub/B.TXT", "sub/deep/c.txt"}
+    assert len(open_corpus([f"{tmp_path}/s*"]).files) == 2
+    assert len(open_corpus([f"{tmp_path}/**/*.txt"]).files) == 2
+
+
+def test_a_file_that_changes_is_noticed_and_each_is_hashed_once(tmp_path, monkeypatch):
+    file = write(tmp_path / "a.txt", TWO_DOCUMENTS)
+    corpus, hashed = open_corpus([file]), []
+    monkeypatch.setattr(corpora.hashlib, "file_digest", lambda *_: hashed.append(1) or hashlib.sha256(b""))
+    assert corpus.fingerprint() == corpus.fingerprint() and corpus.describe()
+    assert len(hashed) == 1
+    corpus.check_unchanged()
+    for change in (lambda: write(file, TWO_DOCUMENTS + "More.\n"), file.unlink):
+        change()
+        with pytest.raises(
+            UserError, match=r"a.txt: it has changed since the corpus was opened; start again"
+        ):
+            corpus.check_unchanged()
+    with pytest.raises(UserError, match=r"a.txt: no such file any more"):
+        corpus.share()
+
+
 def test_a_file_counts_once_however_it_is_called(tmp_path):
     path = write(tmp_path / "b" / "a.txt", TWO_DOCUMENTS)
     (tmp_path / "link.txt").symlink_to(path)
@@ -111,6 +138,42 @@ def test_the_layout_is_judged_by_the_first_thousand_lines_with_text(tmp_path):
     assert documents("\n".join([sentence] * 8 + [two] * 2)) == 10
     assert documents("\n".join([sentence] * 7 + [two] * 3)) == 1  # paragraphs
     assert documents("\n".join([sentence] + [fragment] * 9)) == 1  # lines without an end are no sentences
+
+
+def test_lines_without_punctuation_are_sentences(tmp_path):
+    """Joined, all of them would be one."""
+    lines = [f"word number {i} and no mark at its end" for i in range(30)]
+    assert list(open_corpus([write(tmp_path / "a.txt", "\n".join(lines))])) == [lines]
+    verses = "\n".join(f"{line}\n" * (number % 5 == 4) or line for number, line in enumerate(lines))
+    assert [len(verse) for verse in open_corpus([write(tmp_path / "b.txt", verses)])] == [6]  # in six parts
+
+
+@pytest.mark.parametrize("beginning", ['{"text": ', '{ "text" : ', ' {"id": 1, "text": '])
+def test_objects_are_known_whatever_the_name(tmp_path, beginning):
+    text = "".join(f"{beginning}{json.dumps(' '.join(sentences))}}}\n" for sentences in SENTENCES)
+    assert list(open_corpus([write(tmp_path / "a.json", text)])) == SENTENCES
+
+
+@pytest.mark.parametrize("text", ['[{"text": "It rained."}]', "[\n  1\n]", '{\n  "text": "It rained."\n}'])
+def test_json_of_another_form_is_refused(tmp_path, text):
+    with pytest.raises(UserError, match=r"a.json: JSON, but not an object in each line; write it as JSON li"):
+        list(open_corpus([write(tmp_path / "a.json", text)]))
+
+
+def test_the_layout_of_texts_in_json_can_be_said(tmp_path):
+    file = write(tmp_path / "a.jsonl", json.dumps(WRAPPED) + "\n" + json.dumps("One. Two\nthree."))
+    assert list(open_corpus([file], layout="wrapped")) == [WRAPPED_SENTENCES, ["One.", "Two three."]]
+    assert list(open_corpus([file]))[1] == ["One.", "Two", "three."]
+    assert list(open_corpus([file], layout="sentences"))[1] == ["One. Two", "three."]
+
+
+def test_a_carriage_return_alone_ends_a_line(tmp_path):
+    assert list(open_corpus([write(tmp_path / "a.txt", TWO_DOCUMENTS.replace("\n", "\r"))])) == SENTENCES
+
+
+def test_wikiextractor_leaves_entities(tmp_path):
+    text = '<doc id="1" title="AT&amp;T">\nAT&amp;T\n\nAT&amp;T is &lt;large&gt;.\n</doc>\n'
+    assert list(open_corpus([write(tmp_path / "wiki_00", text)])) == [["AT&T is <large>."]]
 
 
 def test_the_layout_can_be_said(tmp_path):
@@ -232,6 +295,7 @@ def test_the_fingerprint_follows_the_name_where_that_decides_how_a_file_is_read(
         ("a.jsonl", b'{"body": "It rained."}', 'line 1 should be an object with a string "text"'),
         ("a.jsonl", b'{"text": "\\ud800"}', "line 1 holds half a surrogate pair"),
         ("a.tar.gz", b"anything", "an archive; unpack it first"),
+        ("a.txt.bz2", b"anything", "compressed, but not with gzip; unpack it, or compress it as .gz"),
     ],
 )
 def test_a_bad_file_is_named_with_the_remedy(tmp_path, name, content, message):

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -255,6 +256,40 @@ def test_a_bad_corpus_leaves_nothing_behind(tmp_path, tokenizer, text, message, 
         prepare_corpus(open_corpus([path]), tokenizer, tmp_path / "out", processes=processes)
     assert str(path) in str(caught.value)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_corpus_that_changes_meanwhile_leaves_nothing_behind(corpus, tokenizer, tmp_path, monkeypatch):
+    raw_documents = type(corpus).raw_documents
+
+    def changing(self):
+        yield from raw_documents(self)
+        with open(corpus.files[0], "a") as file:
+            file.write("One more.\n")
+
+    monkeypatch.setattr(type(corpus), "raw_documents", changing)
+    with pytest.raises(UserError, match=r"corpus.txt: it has changed since the corpus was opened"):
+        prepare_corpus(corpus, tokenizer, tmp_path / "out", processes=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_killed_process_is_told_in_one_line(corpus, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(prepared, "_work", killed)
+    with pytest.raises(
+        UserError, match=r"a process that prepared the corpus was killed, .* fewer --processes"
+    ):
+        prepare_corpus(corpus, tokenizer, tmp_path / "out", processes=2)
+    assert not (tmp_path / "out").exists()
+
+
+def killed(_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_both_parts_need_a_document_with_tokens(tmp_path, tokenizer):
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(map(json.dumps, ["The house."] + ["\u200b" * n for n in range(1, 6)])))
+    with pytest.raises(UserError, match=r"only 1 of 6 documents have any token, too few to train on"):
+        prepare_corpus(open_corpus([path]), tokenizer, tmp_path / "out", processes=1)
 
 
 def test_a_folder_of_something_else_is_not_touched(corpus, tokenizer, tmp_path):

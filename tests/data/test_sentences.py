@@ -20,6 +20,10 @@ from minibert.data.sentences import ends_like_a_sentence, split_sentences
         ["Add x to y.", "Then z follows."],
         ["它很大。", "真的吗？", "是的！"],
         ["No mark at the end"],
+        ["यह घर है।", "वह कौन है?", "वह बड़ा है॥", "हाँ।"],  # Hindi
+        ["یہ گھر ہے۔", "وہ کون ہے؟", "جی ہاں۔"],  # Urdu
+        ["Սա տուն է։", "Այն մեծ է։"],  # Armenian
+        ["ይህ ቤት ነው።", "ትልቅ ነው።"],  # Amharic
     ],
 )
 def test_sentences_are_found_again_after_joining(sentences):

@@ -1,6 +1,7 @@
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -711,6 +712,32 @@ def test_a_model_without_its_vocabulary_is_refused(small):
         file.write("another\n")
     with pytest.raises(UserError, match=r"^the vocabulary has 81 tokens but the model knows only 80"):
         pretrain(small(model=str(final)))
+
+
+# -- Doubts about the corpus --------------------------------------------------------------------------
+
+
+def write_unmarked(small, words):
+    path = Path(small().corpus[0])
+    rng = np.random.default_rng(0)
+    lines = [" ".join(rng.choice(words, 60)) for _ in range(40)]
+    path.write_text("\n\n".join(lines))
+    return small(layout="sentences", steps=1)
+
+
+def test_sentences_that_are_too_long_are_told(small, capsys):
+    settings = write_unmarked(small, ["house", "garden", "river"])
+    pretrain(settings)
+    told = "warning: 52% of the tokens are hardly ever read, since sentences are longer than the 29 tokens"
+    assert told in capsys.readouterr().out
+    pretrain(settings.replace(nsp=False, whole_sentences=False, name="full"))
+    assert "warning" not in capsys.readouterr().out
+
+
+def test_many_unknown_words_are_told(small, capsys):
+    settings = write_unmarked(small, ["house", "garden", "r" * 101]).replace(nsp=False, whole_sentences=False)
+    pretrain(settings)
+    assert re.search(r"warning: 3\d\.\d% of the tokens are unknown: words with", capsys.readouterr().out)
 
 
 # -- Refusals ----------------------------------------------------------------------------------------

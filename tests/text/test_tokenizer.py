@@ -451,6 +451,11 @@ def test_damaged_tokenizer_json(tmp_path, content, message):
     assert str(tmp_path / "tokenizer.json") in str(caught.value)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_token(tmp_path):
+    (tmp_path / "vocab.txt").write_bytes(b"\xef\xbb\xbf" + "\n".join(VOCAB).encode())
+    assert BertTokenizer.from_pretrained(tmp_path).tokens == VOCAB
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from minibert.data.lines import decoded_lines, read_lines
+from minibert.data.lines import LONE_SURROGATE, decoded_lines, read_lines
 from minibert.data.tasks.faults import Faults, Place, Problem
 from minibert.errors import UserError
 
@@ -76,4 +76,6 @@ def _pair(line: str) -> MinimalPair:
         raise Problem(
             'expected a JSON object with "sentence_good", "sentence_bad", "UID", "linguistics_term"'
         )
+    if any(map(LONE_SURROGATE.search, found)):
+        raise Problem("holds half a surrogate pair (\\ud800 … \\udfff)")
     return MinimalPair(*found)

@@ -49,6 +49,8 @@ def read_conll(
     """
     if scheme not in SCHEMES:
         raise UserError(f"unknown tag scheme {scheme!r}; expected one of {', '.join(SCHEMES)}")
+    if 0 in (word_column, tag_column):
+        raise UserError("columns count from 1, or from the last one backwards (-1); there is no column 0")
     faults = Faults() if faults is None else faults
     sentences = []
     for place, lines in _blocks(path):

@@ -132,7 +132,7 @@ def _question(entry: Any, passage: str, article: str, labelled: bool) -> Questio
 def _answer(entry: Any, passage: str) -> Answer:
     text, start = _text(entry, "text"), entry.get("answer_start")
     if type(start) is not int:
-        raise Problem('an answer without "answer_start"')
+        raise Problem('an answer without "answer_start", a whole number')
     return Answer(text, start if start >= 0 and passage.startswith(text, start) else None)
 
 

@@ -112,12 +112,12 @@ def _max_context(tokens: int, places: Sequence[tuple[int, int]]) -> list[np.ndar
     The context of a token is the smaller of the numbers of tokens on its left and on its right, plus a
     hundredth of the window's length. Of equally good windows, the first one counts.
     """
-    token = np.arange(tokens)
-    scores = np.full((len(places), tokens), -np.inf)
-    for score, (start, stop) in zip(scores, places, strict=True):
-        here = token[start:stop]
-        score[start:stop] = np.minimum(here - start, stop - 1 - here) + 0.01 * (stop - start)
-    best = scores.argmax(axis=0)  # (T,)
+    highest, best = np.full(tokens, -np.inf), np.zeros(tokens, int)  # the best score so far, and whose it is
+    for window, (start, stop) in enumerate(places):
+        here = np.arange(stop - start)
+        score = np.minimum(here, here[::-1]) + 0.01 * (stop - start)
+        better = score > highest[start:stop]
+        highest[start:stop][better], best[start:stop][better] = score[better], window
     return [best[start:stop] == window for window, (start, stop) in enumerate(places)]
 
 

@@ -49,6 +49,13 @@ def test_a_bad_row_is_refused_by_file_and_line_or_skipped(places, bad):
     assert len(faults.skipped) == 1
 
 
+def test_half_a_surrogate_pair_is_a_bad_row(places):
+    folder, _ = places
+    (folder / "b.jsonl").write_text(json.dumps(ROW | {"sentence_bad": "It \ud800."}) + "\n")
+    with pytest.raises(UserError, match=r"b\.jsonl: line 1: holds half a surrogate pair"):
+        read_blimp(folder)
+
+
 def test_places_without_pairs(tmp_path):
     with pytest.raises(UserError, match="no minimal pair found"):
         read_blimp(tmp_path)

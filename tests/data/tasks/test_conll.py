@@ -49,6 +49,12 @@ def test_columns_between_spaces_and_document_marks(write):
     assert read_conll(path, word_column=-2, tag_column=3)[0].words == ["NNP", "VBZ"]
 
 
+@pytest.mark.parametrize("column", ["word_column", "tag_column"])
+def test_there_is_no_column_0(write, column):
+    with pytest.raises(UserError, match=r"columns count from 1, .* there is no column 0"):
+        read_conll(write("Ann\tO\n"), **{column: 0})
+
+
 def test_without_labels_words_alone(write):
     sentences = read_conll(write("Ann\nsings\tO\n"), labelled=False)
     assert (sentences[0].words, sentences[0].tags) == (["Ann", "sings"], None)
