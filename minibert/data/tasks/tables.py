@@ -222,6 +222,8 @@ def _csv_cells(path: str | Path) -> Iterator[tuple[int, list[str]]]:
             line = reader.line_num + 1
     except csv.Error as error:
         advice = "check the quotes"
+        if "new-line character" in str(error):
+            advice = "a cell holds a carriage return, which needs quotes around the cell"
         if "field limit" in str(error):
             advice += "; if the cell is meant to be that long, give tsv or jsonl, which have no limit"
         raise UserError(f"{Place(path, line)}: not valid csv ({error}); {advice}") from None

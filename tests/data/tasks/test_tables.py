@@ -204,6 +204,7 @@ def test_the_first_object_may_be_a_bad_row_like_any_other(write):
             r"there is no example to read but 2 bad row\(s\), the first: .*line 2: ",
         ),
         ("a.csv", b'text,label\n"a,b\n', "line 2: not valid csv"),
+        ("a.csv", b"text,label\na\rb,x\n", "line 2: not valid csv .*; a cell holds a carriage return, which"),
         ("a.csv", b'"text,label\n', "line 1: not valid csv"),
         (
             "a.csv",
