@@ -17,6 +17,7 @@ from minibert.proofs import all_cases
 # Lines that tests leave for the end of the run.
 AT_THE_END = pytest.StashKey[list[str]]()
 LIBRARIES = ("numpy", "strict", "cupy")
+WITH_DERIVATIVES = ("tests/proofs/test_cases.py", "tests/test_mutants.py")  # numeric ones, which take minutes
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -43,6 +44,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=40_000,
         help="pre-training instances whose statistics are tested (default: %(default)s)",
     )
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadfile``, files that need ``gradient_cases`` go to the same process."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return WITH_DERIVATIVES[0] if file in WITH_DERIVATIVES else file
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
