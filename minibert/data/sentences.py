@@ -30,9 +30,9 @@ def split_sentences(paragraph: str) -> list[str]:
     """The sentences of a paragraph, each with its white space (line breaks too) reduced to single spaces.
 
     The rule: a sentence ends at ``.``, ``!``, ``?`` or ``…`` (with the quotes or brackets that close after
-    it) before white space, and at such marks as ``。`` and ``।`` anywhere. It does not end there if a lower-
-    case letter or another full stop follows, or if the full stop belongs to an abbreviation ("Mr.", "e.g.")
-    or to initials ("J. Smith") that are not followed by a common sentence opener.
+    it) before white space, and at such marks as ``。`` and ``।`` anywhere. It does not end there if a
+    lower-case letter or another full stop follows, or if the full stop belongs to an abbreviation ("Mr.",
+    "e.g.") or to initials ("J. Smith") that are not followed by a common sentence opener.
     """
     paragraph = " ".join(paragraph.split())
     sentences, start = [], 0
