@@ -121,7 +121,8 @@ def _texts(flags: argparse.Namespace) -> list[tuple[str, str | None]]:
         but = ", not both" if flags.file else ""
         raise UserError(f"give texts, in quotes, or --file FILE with one text per line{but}")
     if not flags.file:
-        if not all(text.strip() for text in (*flags.texts, "-" if flags.pair is None else flags.pair)):
+        seconds = [] if flags.pair is None else [flags.pair]
+        if not all(map(str.strip, [*flags.texts, *seconds])):
             raise UserError("an empty text cannot be explained; give some words")
         return [(text, flags.pair) for text in flags.texts]
     if flags.pair is not None:

@@ -125,7 +125,7 @@ class Run:
         run = self.folder
         if any(path.name != LOCK for path in run.iterdir()) and not self.settings.overwrite:
             ends = ("checkpoint-*", "seed-*/checkpoint-*", "results.json")  # what --resume goes on from
-            begun = any(list(run.glob(end)) for end in ends)
+            begun = any(path for end in ends for path in run.glob(end))
             resume = "resume the run in it (--resume), " if begun else ""
             raise UserError(
                 f"{run} is not empty; {resume}replace what is in it (--overwrite), or choose another --name"

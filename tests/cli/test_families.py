@@ -293,10 +293,7 @@ def test_two_ideas_that_came_later(corpus):
         ("--objective left-to-right --max-predictions 9", "9, but every next token is predicted; leave it"),
         ("--objective left-to-right --masked-lm-prob 0.3", "0.3, but every next token is predicted; leave"),
         ("--variant xlnet --max-predictions 9", "9, but the share masked_lm_prob of the tokens is predicted"),
-        (
-            "--dupe-factor 4",
-            "dupe_factor is 4, but masking is dynamic: no pass repeats another",
-        ),
+        ("--dupe-factor 4", "dupe_factor is 4, but masking is dynamic: no pass repeats another"),
         ("--recipe fast --short-seq-prob 0.3", "0.3, but without whole_sentences all sequences are full"),
         ("--tokenizer words --vocab-size 99", "vocab_size is 99, but the vocabulary is that in words; leave"),
         (

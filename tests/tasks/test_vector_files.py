@@ -65,9 +65,8 @@ def test_words_as_arrays(tmp_path, shape):
 def test_an_endless_word_does_not_make_a_huge_file(tmp_path, monkeypatch):
     monkeypatch.setattr(vector_files, "ROOM", 30)
     _, (first, last) = parts((4,))
-    write_word_vectors(
-        tmp_path / "w.npz", TEXTS, [first, replace(last, words=["c" * 16])]
-    )  # 4 for each of 12
+    given = [first, replace(last, words=["c" * 16])]  # room for 3 × 16 characters: 4 for each of 12 numbers
+    write_word_vectors(tmp_path / "w.npz", TEXTS, given)
     with pytest.raises(UserError, match=r"n.npz: a word has 17 characters, .* write .parquet"):
         write_word_vectors(tmp_path / "n.npz", TEXTS, [first, replace(last, words=["c" * 17])])
     assert not (tmp_path / "n.npz").exists()
