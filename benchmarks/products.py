@@ -63,13 +63,14 @@ def step_products(
     rng = np.random.default_rng(0)
     hidden, wide, rows = config.hidden_size, config.intermediate_size, batch_size * length
     products: list[LinearProducts | AttentionProducts] = []
-    for _ in range(config.num_hidden_layers):
+    for layer in range(1, config.num_hidden_layers + 1):
+        read = rows if layer < config.num_hidden_layers else predicted + batch_size  # by a head
         products += [
             LinearProducts(rng, rows, hidden, 3 * hidden),
             AttentionProducts(rng, batch_size, length, hidden, config.num_attention_heads),
-            LinearProducts(rng, rows, hidden, hidden),
-            LinearProducts(rng, rows, hidden, wide),
-            LinearProducts(rng, rows, wide, hidden),
+            LinearProducts(rng, read, hidden, hidden),
+            LinearProducts(rng, read, hidden, wide),
+            LinearProducts(rng, read, wide, hidden),
         ]
     return [
         *products,

@@ -31,6 +31,7 @@ HOST_NUMPY = {
     "nn/parameter.py": "likewise",
     "bert/inputs.py": "a batch is checked on the host before it goes to the device",
     "heads/inputs.py": "likewise",
+    "nn/places.py": "likewise",
     "nn/targets.py": "likewise",
     "folders/model.py": "a file is written on the host",
     "folders/tensors.py": "a file is read on the host",

@@ -1,8 +1,9 @@
 """The fastest BERT that we could write in PyTorch.
 
-As in ours, the vocabulary is scored only where a word is masked, and one product makes queries, keys and
-values. On top of that, what PyTorch offers: ``scaled_dot_product_attention``, the fused AdamW,
-``torch.compile``. No attention mask, as there is no padding (ours always has one).
+As in ours, the vocabulary is scored only where a word is masked, the last layer is computed only where a head
+reads it, and one product makes queries, keys and values. On top of that, what PyTorch offers:
+``scaled_dot_product_attention``, the fused AdamW, ``torch.compile``. No attention mask, as there is no
+padding (ours always has one).
 """
 
 from collections.abc import Callable
@@ -55,13 +56,16 @@ class Layer(nn.Module):
         self.down = linear(tensors, f"{name}.output.dense")
         self.norm = norm(tensors, f"{name}.output.LayerNorm", config.layer_norm_eps)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x (B, S, H) → (B, S, H)."""
+    def forward(self, x: Tensor, read: Tensor | None = None) -> Tensor:
+        """x (B, S, H) → (B, S, H) or, at R places b·S + s, (R, H)."""
         B, S, H = x.shape
         q, k, v = self.qkv(x).view(B, S, 3, self.heads, H // self.heads).permute(2, 0, 3, 1, 4)
         probability = self.attention_dropout if self.training else 0.0
         context = F.scaled_dot_product_attention(q, k, v, dropout_p=probability)  # (B, A, S, D)
-        context = self.attended(context.transpose(1, 2).reshape(B, S, H))
+        context = context.transpose(1, 2).reshape(B, S, H)
+        if read is not None:
+            context, x = (each.reshape(-1, H).index_select(0, read) for each in (context, x))
+        context = self.attended(context)
         x = self.attended_norm(x + F.dropout(context, self.hidden_dropout, self.training))
         wide = self.down(F.gelu(self.up(x)))
         return self.norm(x + F.dropout(wide, self.hidden_dropout, self.training))
@@ -83,14 +87,15 @@ class Encoder(nn.Module):
             Layer(config, tensors, f"{prefix}encoder.layer.{i}") for i in range(config.num_hidden_layers)
         )
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
-        """Ids (B, S) → hidden states (B, S, H)."""
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, read: Tensor | None = None) -> Tensor:
+        """Ids (B, S) → hidden states (B, S, H) or, at R places b·S + s, (R, H)."""
         x = F.embedding(input_ids, self.word) + F.embedding(token_type_ids, self.token_type)
         x = self.norm(x + self.position[: input_ids.shape[1]])
         x = F.dropout(x, self.dropout, self.training)
-        for layer in self.layers:
+        *others, last = self.layers
+        for layer in others:
             x = layer(x)
-        return x
+        return last(x, read)
 
 
 class Pretraining(nn.Module):
@@ -107,14 +112,25 @@ class Pretraining(nn.Module):
         self.relation = linear(tensors, "cls.seq_relationship")
 
     def forward(
-        self, input_ids: Tensor, token_type_ids: Tensor, positions: Tensor, labels: Tensor, is_random: Tensor
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        read: Tensor,
+        masked_rows: Tensor,
+        first_rows: Tensor,
+        labels: Tensor,
+        is_random: Tensor,
     ) -> Tensor:
-        """Ids (B, S), N flat positions and the labels there, is_random (B,) → the loss of both heads."""
-        x = self.encoder(input_ids, token_type_ids)
-        masked = x.reshape(-1, x.shape[-1])[positions]  # (N, H)
+        """The loss of both heads.
+
+        Ids (B, S); the R places that are read; which of these are masked (N,), and which are the first of a
+        text (B,); the labels (N,), and is_random (B,).
+        """
+        x = self.encoder(input_ids, token_type_ids, read)  # (R, H)
+        masked = x[masked_rows]  # (N, H)
         masked = self.transform_norm(F.gelu(self.transform(masked)))
         scores = F.linear(masked, self.encoder.word, self.bias)  # (N, V)
-        relation = self.relation(torch.tanh(self.pooler(x[:, 0])))  # (B, 2)
+        relation = self.relation(torch.tanh(self.pooler(x[first_rows])))  # (B, 2)
         return F.cross_entropy(scores, labels) + F.cross_entropy(relation, is_random)
 
 
@@ -155,10 +171,14 @@ def prepare(
     batch = tensors_of(pretraining_batch(config.vocab_size, batch_size, length))
     labels = batch["labels"].reshape(-1)
     (positions,) = torch.nonzero(labels != IGNORED, as_tuple=True)
+    first = torch.arange(batch_size) * length
+    read = torch.cat([positions, first]).unique()  # in order
     inputs = (
         batch["input_ids"],
         batch["token_type_ids"],
-        positions,
+        read,
+        torch.searchsorted(read, positions),
+        torch.searchsorted(read, first),
         labels[positions],
         batch["next_sentence_label"],
     )

@@ -107,17 +107,19 @@ def floor(
         forward    qkv 4 H, attention 4 H, projection + residual + norm 4 H, up + GELU 9 H, down + … 7 H
         backward   norm 3 H, down + GELU 14 H, up 11 H, norm 3 H, projection 4 H, attention 7 H, qkv 9 H
 
-    The embeddings take 10 H a token; the scores five passes over N · V numbers (written, softmax read and
-    written, two products that read them); the optimiser 34 bytes a parameter (value and both means read
-    and written, the gradient written and read, the 16-bit copy written).
+    In the last layer, all but qkv and attention (24 H) are those of the tokens that a head reads. The
+    embeddings take 10 H a token; the scores five passes over N · V numbers (written, softmax read and
+    written, two products that read them); the optimiser 34 bytes a parameter (value and both means read and
+    written, the gradient written and read, the 16-bit copy written).
     """
     masked, tokens = count_masked(batch_size, length), batch_size * length
     hidden = config.hidden_size
-    cost = step_cost(config, batch_size, length, 1)  # one predicted position a sequence; N of them:
-    flops = 3 * (cost.encoder_flops + cost.heads_flops * masked / batch_size)
+    one, two = (step_cost(config, batch_size, length, predictions) for predictions in (1, 2))
+    flops = 3 * (one.forward_flops + (masked / batch_size - 1) * (two.forward_flops - one.forward_flops))
     of_layer = (28 + 51) * hidden + 8 * (config.intermediate_size - 4 * hidden)
-    numbers = tokens * (config.num_hidden_layers * of_layer + 10 * hidden) + 5 * masked * config.vocab_size
-    bytes_moved = 2 * numbers + 34 * cost.parameter_bytes / 4
+    numbers = tokens * ((config.num_hidden_layers - 1) * of_layer + (24 + 10) * hidden)
+    numbers += (masked + batch_size) * (of_layer - 24 * hidden) + 5 * masked * config.vocab_size
+    bytes_moved = 2 * numbers + 34 * one.parameter_bytes / 4
     return {"compute": flops / (tflops * 1e12), "memory": bytes_moved / (terabytes * 1e12)}
 
 

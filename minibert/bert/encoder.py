@@ -7,12 +7,14 @@
 
 The attributes are named so that the parameters get Hugging Face's names.
 Where a batch is computed without its padding (``nn.padding``), hidden is (T, H), and bias is starts (B + 1,).
+Where heads read a few tokens only (``nn.places``), the last layer computes these alone after its attention.
 """
 
 from minibert import ops
 from minibert.arrays import Array
 from minibert.bert.config import BertConfig
 from minibert.nn import Context, Dropout, LayerNorm, Linear, Module, Packed, observed_backward
+from minibert.nn.places import EVERYWHERE
 from minibert.ops import Cache
 
 INSIDE_ATTENTION = ("q", "k", "v", "scores", "probabilities", "context")  # what an observer can see
@@ -102,11 +104,12 @@ class BertAttention(Module):
         self.output = BertResidualOutput(config.hidden_size, config)
 
     def forward(self, hidden: Array, bias: Array, context: Context | None = None) -> tuple[Array, Cache]:
-        """hidden (B, S, H), bias (B, 1, 1 or S, S) → y (B, S, H)."""
+        """hidden (B, S, H), bias (B, 1, 1 or S, S) → y (B, S, H), or (R, H) at ``context.places``."""
         context = context or self.new_context()
         attended, self_cache = self.self.forward(hidden, bias, context.inside("self"))
-        y, output_cache = self.output.forward(attended, hidden, context)
-        return y, Cache(self, self_cache, output_cache)
+        attended, residual = map(context.places.leave_out, (attended, hidden))
+        y, output_cache = self.output.forward(attended, residual, context)
+        return y, Cache(self, self_cache, output_cache, context.places)
 
     def backward(self, dout: Array, cache: Cache) -> Array:
         """dout (B, S, H) → dhidden (B, S, H).
@@ -114,7 +117,8 @@ class BertAttention(Module):
         forward: hidden went along two paths, through the attention and along the residual connection; the
         two derivatives add up.
         """
-        dattended, dresidual = self.output.backward(dout, cache.pop(self))
+        places = cache.pop(self)
+        dattended, dresidual = map(places.put_back, self.output.backward(dout, cache.pop(self)))
         dhidden = self.self.backward(dattended, cache.pop(self))
         return ops.add_derivative(dhidden, dresidual)
 
@@ -159,10 +163,12 @@ class BertLayer(Module):
         wide, intermediate_cache = self.intermediate.forward(attended)  # (B, S, F)
         wide, wide_seen = context.observe("intermediate", wide)
         y, output_cache = self.output.forward(wide, attended, context)
-        return y, Cache(self, attention_cache, attended_seen, intermediate_cache, wide_seen, output_cache)
+        caches = attention_cache, attended_seen, intermediate_cache, wide_seen, output_cache, context.places
+        return context.places.put_back(y), Cache(self, *caches)
 
     def backward(self, dout: Array, cache: Cache) -> Array:
         """dout (B, S, H) → dhidden (B, S, H)."""
+        dout = cache.pop(self).leave_out(dout)
         dwide, dresidual = self.output.backward(dout, cache.pop(self))
         dwide = observed_backward(dwide, cache.pop(self))
         dattended = self.intermediate.backward(dwide, cache.pop(self))
@@ -196,7 +202,8 @@ class BertEncoder(Module):
         caches = []
         learning = needs_dhidden
         for i, layer in enumerate(self.layer):
-            inside = context.inside(f"layer.{i}")
+            last = i + 1 == len(self.layer)
+            inside = context.inside(f"layer.{i}").only_at(context.places if last else EVERYWHERE)
             start = (hidden, bias, inside.copy()) if self.recompute else None
             hidden, cache = layer.forward(hidden, bias, inside)
             hidden, seen = context.observe(f"layer.{i}", hidden)

@@ -8,7 +8,7 @@ import numpy as np
 from minibert.arrays import Array
 from minibert.bert.config import BertConfig
 from minibert.errors import UserError
-from minibert.nn.targets import IGNORED, Targets, as_integers, as_numbers, check_range, flat_targets
+from minibert.nn.targets import Targets, as_integers, as_numbers, check_range
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,14 @@ class EncoderInputs:
 
 @dataclass(frozen=True)
 class PretrainingInputs(EncoderInputs):
-    """A checked batch for pre-training; a head without labels has None for its targets."""
+    """A checked batch for pre-training; a head without labels has None for its targets.
+
+    read (R,): the places b·S + s that the heads read, if that is all they need (``nn.places_read``).
+    """
 
     masked_lm: Targets | None = None
     next_sentence: Targets | None = None
+    read: Array | None = None
 
 
 def encoder_inputs(
@@ -85,27 +89,3 @@ def _embeddings(array: Any, config: BertConfig, dtype: str) -> np.ndarray:
     if array.ndim != 3 or array.shape[2] != size:
         raise UserError(f"inputs_embeds has shape {array.shape}; expected (batch, sequence length, {size})")
     return array
-
-
-def masked_lm_targets(
-    config: BertConfig, dtype: str, labels: Any, shape: tuple[int, int], rows: int | None = None
-) -> Targets:
-    """The N labelled positions of a batch, as flat arrays.
-
-    labels (B, S) is −100 wherever nothing is predicted. N is the number of other labels, but at least 1. If
-    ``rows`` is given, N is ``rows``, since a captured step cannot change its shapes. The rows that are then
-    missing have position 0 and weight 0. Raises UserError if the shape is not that of the input, a label is
-    outside the vocabulary, or there are more labels than ``rows``.
-    """
-    labels = as_integers("labels", labels)
-    if labels.shape != shape:
-        raise UserError(f"labels has shape {labels.shape}; expected that of input_ids, {shape}")
-    chosen = labels != IGNORED  # (B, S)
-    check_range("labels", labels[chosen], config.vocab_size, "vocab_size, or −100 for ignored")
-    count = int(chosen.sum())
-    if rows is not None and count > rows:
-        raise UserError(f"labels has {count} positions to predict; expected at most {rows}")
-    missing = max(count, 1) - count if rows is None else rows - count
-    positions = np.pad(np.flatnonzero(chosen), (0, missing))  # b·S + s
-    real = np.arange(len(positions)) < count
-    return flat_targets(dtype, positions, np.where(real, labels.reshape(-1)[positions], 0), real)

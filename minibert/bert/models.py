@@ -9,14 +9,15 @@ from minibert.bert.config import BertConfig
 from minibert.bert.embeddings import BertEmbeddings
 from minibert.bert.encoder import BertEncoder, BertPooler
 from minibert.bert.heads import BertLMPredictionHead, BertPreTrainingHeads, NextSentenceHead
-from minibert.bert.inputs import EncoderInputs, PretrainingInputs, encoder_inputs, masked_lm_targets
+from minibert.bert.inputs import EncoderInputs, PretrainingInputs, encoder_inputs
 from minibert.bert.outputs import BertOutput, PreTrainingOutput
 from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.folders.model import PretrainedModel
 from minibert.nn import Context, Recorder, observed_backward, padding_to_leave_out
 from minibert.nn.outputs import Derivatives, OutputKinds, total
-from minibert.nn.targets import Targets, class_targets, count_labels
+from minibert.nn.places import Places, places_read
+from minibert.nn.targets import Targets, class_targets, count_labels, masked_lm_targets
 from minibert.ops import Cache
 
 
@@ -88,7 +89,8 @@ class BertModel(BertPretrainedModel):
         hidden, seen = context.observe("embeddings", hidden)
         padding = padding_to_leave_out(inputs.attention_mask, hidden, context, self.config.needs_padding)
         tokens, bias = padding.leave_out(hidden), padding.starts_or(bias)  # (T, H), (B + 1,)
-        tokens, encoder_cache = self.encoder.forward(tokens, bias, context.inside("encoder"), needed)
+        inside = context.inside("encoder").only_at(context.places.among(padding))
+        tokens, encoder_cache = self.encoder.forward(tokens, bias, inside, needed)
         hidden = padding.put_back(tokens)  # (B, S, H)
         pooler, mask = self.pooler, inputs.attention_mask
         pooled, pooler_cache = pooler.forward(hidden, mask) if pooler else (None, None)
@@ -157,6 +159,11 @@ class BertForPreTraining(BertPretrainedModel):
         self.cls = BertPreTrainingHeads(config, word_weight, self.masked_lm, self.next_sentence)
         self._become_root(device, dtype, precision, seed)
 
+    @property
+    def reads_few(self) -> bool:
+        """Whether the heads read the labelled tokens and the first token of each text only."""
+        return self.config.classifier_pooling == "cls" and not self.config.is_decoder
+
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, int]:
         """The denominators for this batch by itself: the masked words and sentence pairs to predict.
 
@@ -195,15 +202,16 @@ class BertForPreTraining(BertPretrainedModel):
                     f"{type(self).__name__} has no head for {name}; leave them out or use BertForPreTraining"
                 )
         inputs = encoder_inputs(self.config, **encoder, dtype=self.dtype)
-        shape, masked_lm, next_sentence = inputs.attention_mask.shape, None, None
+        shape, masked_lm, pairs, read = inputs.attention_mask.shape, None, None, None
         if labels is not None:
-            masked_lm = masked_lm_targets(self.config, self.dtype, labels, shape, predictions)
+            masked_lm = masked_lm_targets(labels, shape, self.config.vocab_size, self.dtype, predictions)
             masked_lm = masked_lm.divided_by(mlm_denominator, self.config.loss_denominator_epsilon)
+            if self.reads_few:
+                read = places_read(shape, masked_lm.positions, fixed=predictions is not None)
         if next_sentence_label is not None:
-            next_sentence = class_targets(
-                "next_sentence_label", next_sentence_label, shape[:1], 2, self.dtype
-            ).divided_by(nsp_denominator)
-        return PretrainingInputs(**vars(inputs), masked_lm=masked_lm, next_sentence=next_sentence)
+            pairs = class_targets("next_sentence_label", next_sentence_label, shape[:1], 2, self.dtype)
+            pairs = pairs.divided_by(nsp_denominator)
+        return PretrainingInputs(**vars(inputs), masked_lm=masked_lm, next_sentence=pairs, read=read)
 
     def forward(
         self,
@@ -220,14 +228,18 @@ class BertForPreTraining(BertPretrainedModel):
         Without labels there is no loss. A prepared batch that is on the device may replace ``input_ids``.
         Then nothing goes through the host, so that a GPU can be given all of the work at once. The
         masked-word logits are returned unless ``return_logits`` is False, which saves a large product. For a
-        prepared batch, as in training, they are returned only if it is True.
+        prepared batch, as in training, they are returned only if it is True. Unless somebody looks inside,
+        its last layer is computed only where a head reads it, and there is no ``last_hidden_state``.
         """
-        wants_logits = not isinstance(input_ids, EncoderInputs) if return_logits is None else return_logits
+        prepared = isinstance(input_ids, EncoderInputs)
+        wants_logits = not prepared if return_logits is None else return_logits
         inputs = self._on_device(input_ids, batch)
         context = context or self.new_context()
+        whole = not prepared or context.observed or return_hidden_states or return_attentions
+        places = Places(inputs.attention_mask.shape, None if whole else inputs.read)
         encoded, encoder_cache = self.bert.forward(
             inputs,
-            context=context.inside("bert").with_padding(),  # of which there is little here
+            context=context.inside("bert").with_padding().only_at(places),  # there is little padding here
             return_hidden_states=return_hidden_states,
             return_attentions=return_attentions,
         )
@@ -240,6 +252,7 @@ class BertForPreTraining(BertPretrainedModel):
             outputs.prediction_logits, logits_cache = _score_words(masked_lm, hidden, inputs.masked_lm)
         if next_sentence:
             nsp_cache = self._relate(next_sentence, outputs, inputs.next_sentence)
+        outputs.last_hidden_state = hidden if places.rows is None else None
         outputs.loss = total(outputs.mlm_loss, outputs.nsp_loss)
         return outputs, Cache(self, encoder_cache, nsp_cache, logits_cache, mlm_cache, OutputKinds(outputs))
 

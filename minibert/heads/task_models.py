@@ -29,6 +29,7 @@ from minibert.heads.layers import ClassificationHead, Classifier, LinearChainCRF
 from minibert.heads.outputs import ClassifierOutput, QuestionAnsweringOutput, TaskOutput
 from minibert.nn import Context, Linear
 from minibert.nn.outputs import Derivatives, OutputKinds, total
+from minibert.nn.places import EVERYWHERE, first_places
 from minibert.nn.targets import IGNORED, Targets, class_targets, count_labels
 from minibert.ops import Cache
 
@@ -104,19 +105,25 @@ class TaskModel(BertPretrainedModel, Generic[Output]):
     ) -> tuple[Output, Cache]:
         """A batch on the host → outputs, cache. ``prepare`` says what a batch can hold.
 
-        Without labels there is no loss. A prepared batch that is on the device may replace ``input_ids``.
+        Without labels there is no loss. A prepared batch that is on the device may replace ``input_ids``. If
+        its head reads the first tokens only and nobody looks inside, the last layer is computed only there,
+        and there is no ``last_hidden_state``.
         """
         inputs = self._on_device(input_ids, batch)
         context = context or self.new_context()
         context = context.with_padding() if self.reads_padding else context
         layers, encoder_cache = self.config.feature_layers, None
+        whole = layers or context.observed or return_hidden_states or return_attentions
+        few = isinstance(input_ids, TaskInputs) and self.reads_first and not whole
         outputs: Output
         if inputs.features is not None:
             outputs = self.output(features=inputs.features)
         else:
             encoded, encoder_cache = self.bert.forward(
                 inputs,
-                context=(context.without_dropout() if layers else context).inside("bert"),
+                context=(context.without_dropout() if layers else context)
+                .inside("bert")
+                .only_at(first_places(inputs.attention_mask) if few else EVERYWHERE),
                 return_hidden_states=return_hidden_states or bool(layers),
                 return_attentions=return_attentions,
             )
@@ -126,9 +133,16 @@ class TaskModel(BertPretrainedModel, Generic[Output]):
                 read = side_by_side(outputs.hidden_states, layers).astype(self.dtype, copy=False)
                 outputs.features = self._features(read, inputs.attention_mask)
         head_cache = self._head(outputs, inputs, context)
+        if few:
+            outputs.last_hidden_state = None
         return outputs, Cache(self, encoder_cache, head_cache, OutputKinds(outputs))
 
     # -- What a task is ------------------------------------------------------------------------
+
+    @property
+    def reads_first(self) -> bool:
+        """Whether the head reads only the first token of each text."""
+        return False
 
     def _add_head(self, config: BertConfig) -> None:
         """Make the head."""
@@ -191,6 +205,11 @@ class BertForSequenceClassification(TaskModel[ClassifierOutput]):
 
     def _add_head(self, config: BertConfig) -> None:
         self.classifier: Classifier | ClassificationHead = Classifier(config)
+
+    @property
+    def reads_first(self) -> bool:
+        """Whether the head reads only the first token of each text."""
+        return self.config.classifier_pooling == "cls"
 
     def prepare(self, **batch: Any) -> TaskInputs:
         """Check a batch, and find its targets; with ``feature_layers`` no text may be empty."""

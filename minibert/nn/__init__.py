@@ -3,7 +3,7 @@
 from minibert.nn.context import Context, Observer, Recorder
 from minibert.nn.layers import Dropout, Embedding, LayerNorm, Linear
 from minibert.nn.module import Module
-from minibert.nn.padding import Padding, padding_to_leave_out
+from minibert.nn.padding import padding_to_leave_out
 from minibert.nn.parameter import Packed, Parameter, ParameterBuffers, Segment
 from minibert.ops.observed import observed_backward
 
@@ -16,7 +16,6 @@ __all__ = [
     "Module",
     "Observer",
     "Packed",
-    "Padding",
     "Parameter",
     "ParameterBuffers",
     "Recorder",

@@ -1,8 +1,8 @@
 """The context of a forward pass: what it needs besides its input, passed down as one argument.
 
 Nothing of a pass is kept on a module. Is this training? Which random bits does dropout use? Is anybody
-observing? Will there be a backward pass? A :class:`Context` answers all four, and every layer passes on the
-one that it was given.
+observing? Will there be a backward pass? Which tokens does the last layer need? A :class:`Context` answers
+all five, and every layer passes on the one that it was given.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +10,7 @@ from typing import Any
 
 from minibert import ops
 from minibert.arrays import Array, get_array_module
+from minibert.nn.places import EVERYWHERE, Places
 
 KEYS_AT_ONCE = 64  # a model of 12 layers has 37 dropouts
 
@@ -170,6 +171,7 @@ class Context:
         self._keys = DropoutKeys(stream) if training else None
         self._observers = () if observer is None else (_as_observer(observer),)
         self._path = ""
+        self.places = EVERYWHERE
 
     # -- Dropout --------------------------------------------------------------------------------
 
@@ -223,6 +225,13 @@ class Context:
     def with_padding(self, padding: bool = True) -> "Context":
         """This context for an encoder that computes padding, too, or that leaves it out."""
         return self._changed(padding=padding)
+
+    def only_at(self, places: Places) -> "Context":
+        """This context for an encoder whose last layer is needed at some places only.
+
+        A layer may then compute only these after its attention, which needs all; the output is 0 elsewhere.
+        """
+        return self._changed(places=places)
 
     def copy(self) -> "Context":
         """A copy at the same point of the pass, for running the next part of the pass again."""

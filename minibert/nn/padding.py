@@ -6,55 +6,28 @@ where it ends. In between every row (T of them) is a token of some text, and att
 (``ops.unpadded_attention``). The numbers of real tokens are the same but for rounding.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
 from minibert import ops
 from minibert.arrays import Array, get_array_module
 from minibert.nn.context import Context
-from minibert.ops.unpadded import put_rows
-
-
-@dataclass(frozen=True)
-class Padding:
-    """Which of the B · S places of a batch the encoder computes, in which order; all, if ``rows`` is None.
-
-    rows (T,): the place b·S + s of each real token. starts (B + 1,): where each text begins among them.
-    The backward of ``leave_out`` is ``put_back``, and that of ``put_back`` is ``leave_out``.
-    """
-
-    shape: tuple[int, int]
-    rows: Array | None = None
-    starts: Array | None = None
-
-    def leave_out(self, x: Array) -> Array:
-        """x (B, S, H) → (T, H), the real tokens only; x itself, if padding stays."""
-        return x if self.rows is None else x.reshape(-1, x.shape[-1])[self.rows]
-
-    def starts_or(self, bias: Any) -> Any:
-        """What tells attention which tokens see each other: ``starts``; ``bias``, if padding stays."""
-        return bias if self.starts is None else self.starts
-
-    def put_back(self, y: Array) -> Array:
-        """y (T, H) → (B, S, H), 0 at padding; y itself, if padding has stayed."""
-        return y if self.rows is None else put_rows(y, self.rows, self.shape)
+from minibert.nn.places import EVERYWHERE, Places
 
 
 def padding_to_leave_out(
     attention_mask: Array, hidden: Array, context: Context, needed: bool = False
-) -> Padding:
-    """The padding of this batch, mask (B, S), if it is left out; ``hidden`` shows the library and the dtype.
+) -> Places:
+    """The places of the real tokens of this batch, mask (B, S), if padding is left out; otherwise all.
 
-    By default it is left out where there is a kernel for it; the context may say otherwise
-    (``Context.with_padding``). It always stays where it is ``needed``; where somebody observes, who sees all
-    places; and in a batch in which a row does not begin with a token, since a head may read the first place.
+    ``hidden`` shows the library and the dtype. By default padding is left out where there is a kernel for it;
+    the context may say otherwise (``Context.with_padding``). It always stays where it is ``needed``; where
+    somebody observes, who sees all places; and in a batch in which a row does not begin with a token, since a
+    head may read the first place.
     """
     shape = attention_mask.shape
     chosen = context.padding
     stays = not ops.has_kernel("unpadded_attention", hidden) if chosen is None else chosen
     if needed or stays or context.observed or attention_mask.all() or not attention_mask[:, 0].all():
-        return Padding(shape)
-    return Padding(shape, *rows_to_encode(attention_mask))
+        return EVERYWHERE
+    return Places(shape, *rows_to_encode(attention_mask))
 
 
 def rows_to_encode(attention_mask: Array) -> tuple[Array, Array]:

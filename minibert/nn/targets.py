@@ -41,6 +41,30 @@ def class_targets(name: str, labels: Any, shape: tuple[int, ...], num_classes: i
     return flat_targets(dtype, np.arange(len(labels)), np.where(counted, labels, 0), counted)
 
 
+def masked_lm_targets(
+    labels: Any, shape: tuple[int, int], vocab_size: int, dtype: str, rows: int | None = None
+) -> Targets:
+    """The N labelled positions of a batch, as flat arrays.
+
+    labels (B, S) is −100 wherever nothing is predicted. N is the number of other labels, but at least 1. If
+    ``rows`` is given, N is ``rows``, since a captured step cannot change its shapes. The rows that are then
+    missing have position 0 and weight 0. Raises UserError if the shape is not that of the input, a label is
+    outside the vocabulary, or there are more labels than ``rows``.
+    """
+    labels = as_integers("labels", labels)
+    if labels.shape != shape:
+        raise UserError(f"labels has shape {labels.shape}; expected that of input_ids, {shape}")
+    chosen = labels != IGNORED  # (B, S)
+    check_range("labels", labels[chosen], vocab_size, "vocab_size, or −100 for ignored")
+    count = int(chosen.sum())
+    if rows is not None and count > rows:
+        raise UserError(f"labels has {count} positions to predict; expected at most {rows}")
+    missing = max(count, 1) - count if rows is None else rows - count
+    positions = np.pad(np.flatnonzero(chosen), (0, missing))  # b·S + s
+    real = np.arange(len(positions)) < count
+    return flat_targets(dtype, positions, np.where(real, labels.reshape(-1)[positions], 0), real)
+
+
 def count_labels(labels: np.ndarray) -> int:
     """How many labels of a batch count."""
     return int((labels != IGNORED).sum())

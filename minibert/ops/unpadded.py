@@ -1,5 +1,7 @@
 """Attention over texts of different lengths that lie one after the other, with no padding between them."""
 
+import math
+
 from minibert.arrays import Array, get_array_module
 from minibert.dropout_bits import DropoutKey
 from minibert.ops.attention import attention_bias
@@ -46,8 +48,8 @@ def _places(starts: Array, count: int) -> tuple[Array, Array]:
     return xp.arange(longest) < lengths[:, None], text * longest + tokens - starts[text]
 
 
-def put_rows(x: Array, rows: Array, shape: tuple[int, int]) -> Array:
+def put_rows(x: Array, rows: Array, shape: tuple[int, ...]) -> Array:
     """x (T, N) at these rows of zeros (B · S, N), as (B, S, N). Its backward takes the rows out again."""
-    padded = get_array_module(x).zeros((shape[0] * shape[1], x.shape[-1]), dtype=x.dtype)
+    padded = get_array_module(x).zeros((math.prod(shape), x.shape[-1]), dtype=x.dtype)
     padded[rows] = x
     return padded.reshape(*shape, x.shape[-1])

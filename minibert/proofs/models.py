@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from minibert.arrays import Array, to_numpy
 from minibert.bert.config import BertConfig
 from minibert.bert.models import (
@@ -26,6 +28,7 @@ from minibert.heads.task_models import (
     BertForTokenClassification,
 )
 from minibert.nn import Context, Module, Observer
+from minibert.nn.places import Places
 from minibert.proofs.small_bert import (
     BATCH,
     CLASSES,
@@ -204,6 +207,18 @@ class WithoutPadding(BertModel):
         return super().new_context().with_padding(False)
 
 
+class WhereRead(BertModel):
+    """A BertModel whose last layer is computed at some places only, in any order."""
+
+    def new_context(self) -> Context:
+        rows = self.device.asarray(np.array([12, 0, 9, 2, 6]))
+        return super().new_context().only_at(Places((3, 6), rows))
+
+
+class WhereReadWithoutPadding(WhereRead, WithoutPadding):
+    """Both."""
+
+
 LISTS = ("hidden_states", "attentions")
 
 
@@ -229,8 +244,8 @@ def output_cases(device: Device) -> list[Case]:
     behind_maps = ("self.value.", "attention.output.", "intermediate.", "output.dense.", "output.LayerNorm.")
     last_maps = [f"layer.1.{part}" for part in ("attention.self.value.", *behind_maps[1:])] + ["pooler."]
     pretraining = partial(BertForPreTraining, CONFIG, device=device)
-    kinds = BertModel, WithoutPadding, SentenceEncoder
-    plain, unpadded, sentences = (partial(kind, CONFIG, device=device) for kind in kinds)
+    kinds = BertModel, WithoutPadding, WhereRead, WhereReadWithoutPadding, SentenceEncoder
+    plain, unpadded, few, both_few, sentences = (partial(kind, CONFIG, device=device) for kind in kinds)
     classes = partial(BertForSequenceClassification, CONFIG.replace(num_labels=3), device=device)
     tags = partial(BertForTokenClassification, CONFIG.replace(num_labels=3, crf=True), device=device)
     spans = partial(BertForQuestionAnswering, CONFIG, device=device)
@@ -257,6 +272,8 @@ def output_cases(device: Device) -> list[Case]:
         ("SentenceEncoder, all outputs", sentences, [*inside, "embeddings"], (), {}),
         ("  no embeddings", sentences, inside[5:], (), {}),
         ("BertModel without padding", unpadded, ["last_hidden_state", "pooler_output"], (), {}),
+        ("  at some places", both_few, ["last_hidden_state", "pooler_output"], (), {}),
+        ("  with padding", few, ["last_hidden_state", "pooler_output"], (), {}),
     ]
     cases = [embeddings_case(BertForMaskedLM, CONFIG, device, draw), _observed_case(device, draw)]
     for what, make, names, unused, batch in asked:

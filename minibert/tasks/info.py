@@ -149,18 +149,20 @@ def step_cost(
     what ``recompute`` computes again.
 
         encoder   2 · (L · (B·S·(4·H² + 2·H·F) + 2·B·S²·H) + B·H²)      attention is the term in S²
+                − 2 · B·(S − P − 1)·(H² + 2·H·F)                        not read in the last layer
         heads     2 · (B·P·(H² + H·V) + 2·B·H)                          MLM at the P positions only; NSP
 
-    For XLNet, whose layers compute and keep more, see ``xlnet_cost.py``.
+    The last layer is computed only where a head reads it (``nn.places``), but a model that reads from left to
+    right predicts every token. For XLNet, whose layers compute and keep more, see ``xlnet_cost.py``.
 
     Bytes: parameters, their copy in 16 bits, their gradients, Adam's two moments, and the activations that
     the caches hold from the forward to the backward pass; see ``_activations``. On top comes what the
     backward pass needs while it runs; see ``_working_bytes``. This is the memory of the CUDA kernels, whose
     arrays a test counts (``tests/kernels/cuda/test_memory.py``: at most 3 % more than predicted). On the CPU,
     the reference operations take more while they run, and the kernels keep freed memory for reuse and one
-    attention map instead of two. Measured there by tracemalloc, in float32: tiny, V = 8192, 32 × 128, 152 MiB
-    where 134 are predicted (171 with the reference operations; 112 where 86 are, with ``recompute``); mini,
-    16 × 128, 276 where 268 are; mini, 4 × 512, 324 where 364 are.
+    attention map instead of two. Measured there by tracemalloc, in float32: tiny, V = 8192, 32 × 128, 138 MiB
+    where 114 are predicted (149 with the reference operations; 107 where 84 are, with ``recompute``); mini,
+    16 × 128, 267 where 248 are; mini, 4 × 512, 316 where 352 are.
 
     Raises UserError if a number is below 1 or the sequences are longer than the model's positions.
     """
@@ -184,12 +186,19 @@ def step_cost(
     chosen = choose_precision(precision=precision)
     number, operand = BYTES[chosen.dtype], BYTES[chosen.operand]
     parameters = sum(parameter.size for _, parameter in model.named_parameters())
-    embeddings, layer, heads = (numbers * operand + sums * number for numbers, sums in activations)
+    embeddings, layer, last, heads = (numbers * operand + sums * number for numbers, sums in activations)
     rows = batch_size * (length + predictions * is_xlnet)
-    working_heads, working_layer = _working_bytes(config, rows, batch_size * predictions, number, operand)
+    read = rows if is_xlnet else _read(model, *sizes)
+    maps = batch_size * config.num_attention_heads * length**2
+    working_heads, *working = _working_bytes(
+        config, (rows, read, batch_size * predictions), maps, number, operand
+    )
     if is_xlnet:
-        working_layer = max(working_layer, number * xlnet_cost.working_numbers(config, *sizes))
-    per_layer = rows * config.hidden_size * operand if recompute else layer
+        working = [max(working[0], number * xlnet_cost.working_numbers(config, *sizes))] * 2
+    if recompute:
+        working = [working[0] + layer, working[1] + last]
+        layer = last = rows * config.hidden_size * operand
+    working_layer = max(working[0] - last, working[1])  # when the last layer has let go, or in it
     return StepCost(
         encoder_flops=2 * in_encoder,
         heads_flops=2 * in_heads,
@@ -197,9 +206,9 @@ def step_cost(
         copy_bytes=0 if operand == number else operand * parameters,
         gradient_bytes=number * parameters,
         moment_bytes=2 * number * parameters,
-        encoder_activation_bytes=embeddings + config.num_hidden_layers * per_layer,
+        encoder_activation_bytes=embeddings + (config.num_hidden_layers - 1) * layer + last,
         heads_activation_bytes=heads,
-        encoder_working_bytes=working_layer + (layer if recompute else 0),
+        encoder_working_bytes=working_layer,
         heads_working_bytes=working_heads,
     )
 
@@ -209,10 +218,18 @@ def _products(model: Any, batch_size: int, length: int, predictions: int) -> tup
     tokens, predicted, config = batch_size * length, batch_size * predictions, model.config
     encoder = tokens * (_weights(model.bert.embeddings) + _weights(model.bert.encoder))
     encoder += batch_size * _weights(model.bert.pooler)
+    last = model.bert.encoder.layer[-1]
+    after_attention = _weights(last) - _weights(last.attention.self)
+    encoder -= (tokens - _read(model, batch_size, length, predictions)) * after_attention
     encoder += config.num_hidden_layers * 2 * tokens * length * config.hidden_size  # attention: q kᵀ and p v
     words = model.bert.embeddings.word_embeddings.weight.size
     heads = predicted * (_weights(model.cls.predictions) + words)
     return encoder, heads + batch_size * _weights(model.cls.seq_relationship)
+
+
+def _read(model: Any, batch_size: int, length: int, predictions: int) -> int:
+    """The tokens that the last layer computes after its attention: those that a head reads."""
+    return batch_size * (min(predictions + 1, length) if model.reads_few else length)
 
 
 def _weights(module: Module | None) -> int:
@@ -229,8 +246,8 @@ def _arrays_kept(activation: str) -> tuple[int, int]:
 
 def _activations(
     model: Any, batch_size: int, length: int, predictions: int, kept: tuple[int, int]
-) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """How many numbers a training forward pass keeps for the embeddings, for each layer, and for the heads.
+) -> tuple[tuple[int, int], ...]:
+    """How many numbers a training forward pass keeps: for embeddings, each layer, the last layer, and heads.
 
     Each array is counted once, and a layer's output where it is made. The second number of each pair is that
     of sums, which are never in 16 bits. LayerNorm keeps its normalised input and 1/σ; a linear map keeps its
@@ -248,29 +265,37 @@ def _activations(
     norm = 2 * hidden  # a row of it: normalised input, and the output, which is the next operation's input
     maps = 1 + (config.attention_probs_dropout_prob > 0)
 
-    layer = tokens * (3 * hidden + hidden + 2 * norm + wide * config.intermediate_size)  # qkv, context, …
-    layer += maps * batch_size * config.num_attention_heads * length**2
+    read = _read(model, batch_size, length, predictions)
+    attention = tokens * 3 * hidden + maps * batch_size * config.num_attention_heads * length**2  # qkv, maps
+    after = hidden + 2 * norm + wide * config.intermediate_size  # context, … of a token
+    last = attention + read * after + (tokens - read) * hidden  # whose output has all places
     heads = pairs * hidden + predicted * (hidden + held * words + 2 * words + config.vocab_size)  # pooled, …
-    return (tokens * 2 * words, tokens), (layer, 2 * tokens), (heads, 2 * predicted + 3 * pairs)
+    layers = (attention + tokens * after, 2 * tokens), (last, 2 * read)
+    return (tokens * 2 * words, tokens), *layers, (heads, 2 * predicted + 3 * pairs)
 
 
 def _working_bytes(
-    config: BertConfig, tokens: int, predicted: int, number: int, operand: int
-) -> tuple[int, int]:
-    """What the backward passes of the masked-word head, and of a layer, hold besides the caches, in bytes.
+    config: BertConfig, rows: tuple[int, int, int], maps: int, number: int, operand: int
+) -> tuple[int, int, int]:
+    """What the backward passes of the masked-word head, of a layer, and of the last layer hold, in bytes.
+
+    That is besides the caches. ``rows`` are the tokens of a layer, those that the last one computes after its
+    attention, and those predicted; ``maps`` are the attention weights of a layer.
 
     The head: the gradient of the word embeddings before it is added to the others, and that of its input,
     twice; in 16 bits also the word embeddings once more, where their number is filled up.
-    A layer, at its peak: the derivative of the feed-forward's wide
-    activation, three of width H, and the gradient of the matrix.
+    A layer, at its peak: the derivative of the feed-forward's wide activation, three of width H, and the
+    gradient of the matrix. The last layer may have its peak in attention: the derivatives of its weights, and
+    six of width H.
     """
+    tokens, read, predicted = rows
     hidden, wide = config.hidden_size, config.intermediate_size
     words = config.vocab_size * config.embedding_size
     head = words * number + 2 * predicted * hidden * operand
     if operand < number and config.vocab_size % FILLED_UP:
         head += words * operand
-    layer = tokens * (wide + 3 * hidden) * operand + wide * hidden * number
-    return head, layer
+    layer, last = (count * (wide + 3 * hidden) * operand + wide * hidden * number for count in (tokens, read))
+    return head, layer, max(last, (maps + 6 * tokens * hidden) * operand)
 
 
 # -- As text ----------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from minibert.data.tasks import Feature, MinimalPair, collate, ordered_batches
 from minibert.errors import UserError
 from minibert.folders.config import check_choice
 from minibert.nn import Context
+from minibert.nn.places import Places
 from minibert.ops.stable_softmax import log_sum_exp
-from minibert.precision import allow_tf32
 from minibert.tasks.masked_words import masked_word_head
 from minibert.tasks.metrics import minimal_pair_accuracy
 from minibert.text import PretrainedTokenizer
@@ -138,22 +138,12 @@ def _masked_log_probabilities(
 def _states_at(bert: BertModel, batch: dict[str, Any], rows: Array) -> Array:
     """The last hidden states of some tokens, N flat positions b·S + s → (N, H).
 
-    In the last layer, all tokens are needed up to the attention. After that each token is by itself, and
-    only those asked for are computed. With `mini`, sentences are scored 1.17 times as fast as by ``forward``.
+    The last layer is computed there only. With `mini`, sentences are then scored 1.17 times as fast.
     """
-    allow_tf32(bert.precision.name == "tf32")
     inputs = map_arrays(bert.device.asarray, bert.prepare(**batch))
-    bias = ops.attention_bias(inputs.attention_mask, bert.dtype, bert.config.is_decoder)
-    hidden, _ = bert.embeddings.forward(inputs.input_ids, inputs.token_type_ids)
-    *layers, last = bert.encoder.layer
-    for layer in layers:
-        hidden, _ = layer.forward(hidden, bias)
-    attended, _ = last.attention.self.forward(hidden, bias)  # (B, S, H)
-    attended, residual = (x.reshape(-1, x.shape[-1])[rows] for x in (attended, hidden))
-    attended, _ = last.attention.output.forward(attended, residual)
-    wide, _ = last.intermediate.forward(attended)  # (N, F)
-    states, _ = last.output.forward(wide, attended)
-    return states
+    places = Places(inputs.attention_mask.shape, rows)
+    outputs, _ = bert.forward(inputs, context=Context(padding=True, backward=False).only_at(places))
+    return places.leave_out(outputs.last_hidden_state)
 
 
 def blimp_scores(

@@ -144,7 +144,10 @@ def check_ranks(ranks: int) -> None:
 def _pieces(
     config: BertConfig, cost: StepCost, machine: Machine, kind: Kind | None
 ) -> list[tuple[float, int]]:
-    """The gradients as they become final: seconds after the backward pass began, and bytes."""
+    """The gradients as they become final: seconds after the backward pass began, and bytes.
+
+    All layers are taken to need the same time, although the last one has less to compute.
+    """
     heads = 2 * cost.heads_flops / machine.flops
     layer = 2 * cost.encoder_flops / config.num_hidden_layers / machine.flops
     final: dict[str, float] = {}

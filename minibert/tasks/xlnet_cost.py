@@ -26,8 +26,8 @@ def products(config: BertConfig, batch_size: int, length: int, predictions: int)
 
 def activations(
     config: BertConfig, batch_size: int, length: int, predictions: int, kept: tuple[int, int]
-) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """How many numbers the caches hold for the embeddings, for each layer, and for the heads: as in BERT.
+) -> tuple[tuple[int, int], ...]:
+    """How many numbers the caches hold for embeddings, each layer, the last layer, and heads: as in BERT.
 
     ``kept`` says how many arrays the activation function keeps, without and with its output. The output is
     kept by the matrix that follows, after dropout if there is any.
@@ -41,7 +41,8 @@ def activations(
     layer += batch_size * rows * (5 * hidden + wide)  # context, two LayerNorms, feed-forward
     layer += (1 + dropped) * batch_size * config.num_attention_heads * rows * length
     shared = distances * hidden + batch_size * rows * length  # the waves, and who is in another segment
-    return (shared, 0), (layer, 2 * batch_size * rows), (predicted * (hidden + config.vocab_size), predicted)
+    layers = [(layer, 2 * batch_size * rows)] * 2  # the last one is like the others
+    return (shared, 0), *layers, (predicted * (hidden + config.vocab_size), predicted)
 
 
 def working_numbers(config: BertConfig, batch_size: int, length: int, predictions: int) -> int:

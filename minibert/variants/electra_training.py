@@ -31,6 +31,7 @@ from minibert.errors import UserError
 from minibert.heads.inputs import TaskInputs
 from minibert.nn import Context, Module
 from minibert.nn.outputs import plain_number
+from minibert.nn.places import Places
 from minibert.nn.targets import Targets
 from minibert.ops import Cache
 from minibert.variants.electra import ElectraForMaskedLM, ElectraForPreTraining
@@ -150,8 +151,9 @@ class ElectraGeneratorAndDiscriminator(Module):
         context = context or self.new_context()
         targets, predictions = inputs.masked.masked_lm, self.generator.cls.predictions
         assert isinstance(targets, Targets) and predictions
+        places = Places(inputs.masked.attention_mask.shape, None if context.observed else inputs.masked.read)
         encoded, encoder_cache = self.generator.bert.forward(
-            inputs.masked, context=context.inside("generator.bert").with_padding()
+            inputs.masked, context=context.inside("generator.bert").with_padding().only_at(places)
         )
         logits, head_cache = predictions.forward(encoded.last_hidden_state, targets.positions)  # (N, V)
         mlm_loss, mlm_cache = ops.cross_entropy(logits, targets.labels, targets.weights, targets.denominator)

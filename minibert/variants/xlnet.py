@@ -22,7 +22,7 @@ from typing import Any
 from minibert.arrays import Array
 from minibert.bert.config import BertConfig
 from minibert.bert.heads import BertLMPredictionHead
-from minibert.bert.inputs import EncoderInputs, masked_lm_targets
+from minibert.bert.inputs import EncoderInputs
 from minibert.bert.models import BertForMaskedLM, BertModel, BertPretrainedModel
 from minibert.devices import Device
 from minibert.errors import UserError
@@ -34,7 +34,7 @@ from minibert.heads.task_models import (
     BertForTokenClassification,
 )
 from minibert.nn import Context, Dropout, Module
-from minibert.nn.targets import as_integers
+from minibert.nn.targets import as_integers, masked_lm_targets
 from minibert.ops import Cache
 from minibert.variants.permutations import PermutedInputs, permuted_inputs
 from minibert.variants.xlnet_config import NAMES, XLNetConfig
@@ -126,7 +126,7 @@ class XLNetLMHeadModel(_XLNet, BertForMaskedLM):
         labels = as_integers("labels", labels)
         if labels.shape != shape:
             raise UserError(f"labels has shape {labels.shape}; expected {shape}, a label for each prediction")
-        targets = masked_lm_targets(self.config, self.dtype, labels, shape, predictions)
+        targets = masked_lm_targets(labels, shape, self.config.vocab_size, self.dtype, predictions)
         targets = targets.divided_by(mlm_denominator, self.config.loss_denominator_epsilon)
         return replace(inputs, masked_lm=targets)
 

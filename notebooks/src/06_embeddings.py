@@ -716,7 +716,7 @@ print("   S   numbers in the table   attention maps   FLOPs per token")
 for S in (128, 256, 512, 1024, 2048, 4096):
     longer = BertConfig.preset("base", max_position_embeddings=S)
     maps = 4 * longer.num_hidden_layers * longer.num_attention_heads * S**2  # bytes, float32
-    flops = step_cost(longer, 1, S, 1).encoder_flops / S
+    flops = step_cost(longer, 1, S, S).encoder_flops / S  # every token is predicted
     print(f"{S:4} {S * longer.hidden_size:22,} {maps / 2**20:12,.0f} MiB {flops / 1e6:11.0f} M")
 
 # %% [markdown]

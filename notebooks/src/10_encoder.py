@@ -84,7 +84,9 @@ print(inspect.getsource(BertResidualOutput.forward))
 r"""
 `BertResidualOutput` ends both halves: a linear map, then "dropout, add, normalise" in one operation. `context`
 ([04](04_gelu_dropout.ipynb#9.-In-BERT)) brings the keys for dropout, and `observe` shows a value to anyone who wants to see it. `Cache(self, …)`
-holds the caches of the parts, and knows which layer made it.
+holds the caches of the parts, and knows which layer made it. `context.places` says which tokens are computed after the attention: all of
+them, except in the last layer of a model in training, where most tokens are read by no head
+([places.py](../minibert/nn/places.py)). `put_back` then fills the other places with zeros.
 
 Which half lets tokens see each other? Let us change token 2 and see which tokens move.
 """
@@ -282,7 +284,7 @@ check("10.block_backward", my_block_backward)
 # %% [markdown] tags=["answer"]
 r"""
 In the library the sum is made in `BertLayer.backward`, by `ops.add_derivative`, which is `+=`. (`cache.pop` takes the last part off the
-cache, and `observed_backward` changes nothing unless there is an observer.)
+cache, and `observed_backward` changes nothing unless there is an observer. `leave_out` is the backward pass of `put_back`.)
 """
 
 # %% tags=["answer"]
@@ -730,8 +732,9 @@ attention = model.bert.encoder.layer[1].attention
 
 
 def forgets_the_residual(dout, cache):
-    dcontext, _ = attention.output.backward(dout, cache.pop(attention))
-    return attention.self.backward(dcontext, cache.pop(attention))
+    places, output_cache, self_cache = (cache.pop(attention) for _ in range(3))
+    dcontext, _ = attention.output.backward(dout, output_cache)
+    return attention.self.backward(places.put_back(dcontext), self_cache)
 
 
 attention.backward = forgets_the_residual  # on this one object

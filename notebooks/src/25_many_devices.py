@@ -410,7 +410,7 @@ axes.minorticks_off()
 axes.legend()
 figure.set_label(
     "Milliseconds per step from 1 to 256 ranks: computation falls with the number of ranks, the ring's time "
-    "does not. They cross at about 4 ranks over a network, and at about 22 over NVLink"
+    "does not. They cross at about 4 ranks over a network, and at about 21 over NVLink"
 )
 plt.show()
 

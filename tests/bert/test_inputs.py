@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from minibert.bert.inputs import encoder_inputs, masked_lm_targets
+from minibert.bert.inputs import encoder_inputs
 from minibert.errors import UserError
 from minibert.heads import BertForSequenceClassification
 from minibert.heads.inputs import (
@@ -14,7 +14,7 @@ from minibert.heads.inputs import (
     words_back,
     words_first,
 )
-from minibert.nn.targets import class_targets
+from minibert.nn.targets import class_targets, masked_lm_targets
 
 IDS = [[1, 2, 3], [4, 5, 0]]
 
@@ -100,7 +100,7 @@ def test_the_ends_of_the_ranges_are_inside(config):
 
 def test_labels_become_rows(config):
     labels = [[-100, 7, -100, 0, 49], [-100] * 5, [5, -100, -100, -100, -100]]
-    targets = masked_lm_targets(config(), "float32", labels, (3, 5))
+    targets = masked_lm_targets(labels, (3, 5), config().vocab_size, "float32")
     assert targets.positions.tolist() == [1, 3, 4, 10]
     assert targets.labels.tolist() == [7, 0, 49, 5]
     assert targets.weights.tolist() == [1.0] * 4
@@ -109,22 +109,22 @@ def test_labels_become_rows(config):
 
 
 def test_no_labels_at_all(config):
-    targets = masked_lm_targets(config(), "float32", [[-100, -100]], (1, 2))
+    targets = masked_lm_targets([[-100, -100]], (1, 2), config().vocab_size, "float32")
     assert targets.weights.tolist() == [0.0] and float(targets.denominator) == 1.0
     assert targets.positions.tolist() == targets.labels.tolist() == [0]
 
 
 def test_a_fixed_number_of_rows(config):
     labels = [[-100, 7, -100], [5, -100, -100]]
-    targets = masked_lm_targets(config(), "float32", labels, (2, 3), rows=4)
+    targets = masked_lm_targets(labels, (2, 3), config().vocab_size, "float32", rows=4)
     assert targets.positions.tolist() == [1, 3, 0, 0]
     assert targets.labels.tolist() == [7, 5, 0, 0]
     assert targets.weights.tolist() == [1.0, 1.0, 0.0, 0.0]
     assert float(targets.denominator) == 2.0
-    full = masked_lm_targets(config(), "float32", labels, (2, 3), rows=2)
+    full = masked_lm_targets(labels, (2, 3), config().vocab_size, "float32", rows=2)
     assert full.weights.tolist() == [1.0, 1.0]
     with pytest.raises(UserError, match="2 positions to predict; expected at most 1"):
-        masked_lm_targets(config(), "float32", labels, (2, 3), rows=1)
+        masked_lm_targets(labels, (2, 3), config().vocab_size, "float32", rows=1)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_fixed_number_of_rows(config):
 )
 def test_labels_that_are_refused(config, labels, message):
     with pytest.raises(UserError, match=message):
-        masked_lm_targets(config(), "float32", labels, (2, 2))
+        masked_lm_targets(labels, (2, 2), config().vocab_size, "float32")
 
 
 def test_next_sentence_labels():

@@ -5,8 +5,9 @@ import pytest
 
 from minibert import ops
 from minibert.arrays import to_numpy
-from minibert.nn import Context, Padding, padding_to_leave_out
+from minibert.nn import Context, padding_to_leave_out
 from minibert.nn.padding import rows_to_encode
+from minibert.nn.places import Places
 
 MASK = np.array([[1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 1], [1, 0, 0, 0]])
 OUT = Context(padding=False)
@@ -27,7 +28,7 @@ def test_what_is_left_out_comes_back_as_zeros(device):
     assert padding.starts_or("bias") is padding.starts
 
 
-def stays(padding: Padding) -> bool:
+def stays(padding: Places) -> bool:
     x = object()
     return padding.rows is None and {padding.leave_out(x), padding.put_back(x), padding.starts_or(x)} == {x}
 

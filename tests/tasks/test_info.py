@@ -89,7 +89,7 @@ def training_forward(config: BertConfig, kind=BertForPreTraining) -> tuple[BertF
     """A model and the cache of one forward pass, with P labels in every sequence."""
     model = kind(config)
     with reference_only():
-        _, cache = model.forward(**masked_batch(config, model.next_sentence), return_logits=False)
+        _, cache = model.forward(model.prepare(**masked_batch(config, model.next_sentence)))
     return model, cache
 
 
@@ -120,7 +120,7 @@ def count_products(monkeypatch):
             if isinstance(packed, Packed):
                 packed.bind(packed.value.view(Counted), packed.operand.view(Counted))
         with reference_only():
-            _, cache = model.forward(**batch, return_logits=False)
+            _, cache = model.forward(model.prepare(**batch))
             forward = Counted.multiply_adds
             model.backward(cache)
         return 2 * forward, 2 * (Counted.multiply_adds - forward)
