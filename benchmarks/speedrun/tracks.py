@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.measure import ROOT
 from minibert.data import PreparedCorpus
 from minibert.errors import UserError
-from minibert.files import atomic_folder
+from minibert.files import atomic_folder, folder_locked
 from minibert.settings import read_settings
 from minibert.tasks import prepare
 from minibert.tasks.held_out import evaluation_batches
@@ -120,14 +120,16 @@ def write_texts(folder: Path, what: str, parts: Mapping[str, Iterable[str]]) -> 
 
     Raises UserError, naming ``what`` is to be made, if the data sets for it are not there.
     """
-    if folder.is_dir():
-        return folder
-    if not SHARED.is_dir():
-        raise UserError(f"{SHARED}: no such folder; {what} is made of texts in it")
-    with atomic_folder(folder) as unfinished:
-        for name, documents in parts.items():
-            with (unfinished / f"{name}.jsonl").open("w", encoding="utf-8") as file:
-                file.writelines(json.dumps({"text": text}) + "\n" for text in documents)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder_locked(folder.parent):  # another run may begin at the same time
+        if folder.is_dir():
+            return folder
+        if not SHARED.is_dir():
+            raise UserError(f"{SHARED}: no such folder; {what} is made of texts in it")
+        with atomic_folder(folder) as unfinished:
+            for name, documents in parts.items():
+                with (unfinished / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+                    file.writelines(json.dumps({"text": text}) + "\n" for text in documents)
     return folder
 
 

@@ -5,6 +5,8 @@ import io
 import json
 import re
 import tarfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -188,6 +190,26 @@ def test_the_large_corpus_is_whole_articles_and_whole_free_novels(tmp_path, monk
     assert tracks.ten_million_words(folder) == folder  # which is there
     with pytest.raises(UserError, match="no such folder; the track of ten million words"):
         tracks.ten_million_words(tmp_path / "other")
+
+
+def test_runs_that_begin_at_the_same_time_write_the_texts_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(tracks, "SHARED", tmp_path)
+    written = []
+
+    def documents(run):
+        for number in range(20):
+            time.sleep(0.005)
+            written.append(run)
+            yield f"text {number}"
+
+    def write(run):
+        tracks.write_texts(tmp_path / "runs" / "texts", "a corpus", {"part": documents(run)})
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, ("one", "other")))
+    assert len(written) == 20 and len(set(written)) == 1
+    lines = (tmp_path / "runs" / "texts" / "part.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 20
 
 
 def test_another_text_is_no_track(tmp_path, monkeypatch, track):
