@@ -122,7 +122,7 @@ def test_a_run_in_which_nothing_was_learned_says_so(step, told):
 
 def test_what_is_kept_is_the_best_evaluation():
     """Not the last one, which a high learning rate makes worse."""
-    results = finetune(**settings_for(epochs=6.0, learning_rate=0.05, eval_every=2))
+    results = finetune(**settings_for(epochs=6.0, learning_rate=0.02, eval_every=2))
     accuracies = {record["step"]: record.get("held_out_accuracy") for record in curve()}
     steps = [record["step"] for record in curve() if "held_out_accuracy" in record]
     assert steps == [*range(0, 37, 2)]
@@ -130,9 +130,8 @@ def test_what_is_kept_is_the_best_evaluation():
     scores = [record["held_out_accuracy"] for record in curve() if "held_out_accuracy" in record]
     assert best["scores"]["accuracy"] == max(scores) > scores[-1]
     learned = [step for step, score in zip(steps, scores, strict=True) if step and score == max(scores)]
-    assert (
-        best["step"] == learned[0]
-    )  # the first of the best, but the one before training only if it is alone
+    # the first of the best, but the one before training only if it is alone
+    assert best["step"] == (learned[0] if learned else 0)
     assert evaluate("runs/run/best", "dev.tsv").scores == pytest.approx(best["scores"], rel=1e-6)
     assert len(accuracies) == 37
 
