@@ -305,7 +305,7 @@ table's. So we first run the head's backward pass alone, and then that of the wh
 # %%
 word_table = model.bert.embeddings.word_embeddings.weight
 prepared = model.prepare(input_ids=ids, labels=labels)  # the batch, with its targets for the head
-output, cache = model.forward(prepared)
+output, cache = model.forward(ids, labels=labels)
 _, head_cache = head.loss(output.last_hidden_state, prepared.masked_lm)
 
 model.zero_grad()
