@@ -16,7 +16,7 @@ FOLDED = {FIGURE: "The code of this figure", SOLUTION: "The solution"}
 FORMULA = re.compile(r"```.*?```|`[^`]+`|\$\$.*?\$\$|(?<!\\)\$(?P<formula>[^$]+)\$", re.DOTALL)
 SUMMARY = re.compile(r"<summary>([^\n]*\$[^\n]*)</summary>")
 EXERCISE = re.compile(r"^> \*\*Exercise\*\* `([\w.]+)`.*$", re.MULTILINE)
-FRAME = re.compile(r'<iframe srcdoc="([^"]*)"')
+FRAME = re.compile(r'<iframe title="([^"]*)" srcdoc="([^"]*)"')
 
 
 def to_markdown(
@@ -106,6 +106,6 @@ def _output(output: NotebookNode, name: str) -> tuple[str, dict[str, bytes]]:
         if not (frame := FRAME.search(output.data["text/html"])):
             raise ValueError(f"{name}: an output in HTML that is no frame")
         file = f"images/{name}.html"
-        shown = f'<iframe class="shown" src="{file}" title="What this cell shows" loading="lazy"></iframe>'
-        return shown, {file: html.unescape(frame[1]).encode()}
+        shown = f'<iframe class="shown" src="{file}" title="{frame[1]}" loading="lazy"></iframe>'
+        return shown, {file: html.unescape(frame[2]).encode()}
     return _fence(output.data["text/plain"], "text", "cell-output"), {}

@@ -6,6 +6,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from minibert.explore.attention import View
 from website import check, pages
 from website.figures import gallery
 from website.links import rewrite, slug
@@ -104,6 +105,15 @@ def test_a_notebook_becomes_a_page_with_its_outputs(notebook):
     anchor = "exercise-05.layer_norm"
     assert f'<a id="{anchor}"></a>' in text
     assert f"[open the exercise](site:exercises/05_layer_norm.html#{anchor})" in text
+
+
+def test_a_page_inside_an_output_becomes_a_file_in_a_frame_with_its_title():
+    shown_inside = View("<p>a &amp; b</p>", height=100)._repr_html_()
+    output = new_output("display_data", {"text/html": shown_inside, "text/plain": "View"})
+    cell = new_code_cell("view(model, text)", id="cell-1", outputs=[output])
+    text, shown, _ = to_markdown(new_notebook(cells=[cell]), "notebooks/05_layer_norm.ipynb", KNOWN)
+    assert shown == {"images/05_layer_norm-cell-1-0.html": b"<p>a &amp; b</p>"}
+    assert 'src="images/05_layer_norm-cell-1-0.html" title="What every head looks at"' in text
 
 
 def test_formulas_are_left_where_markdown_finds_them():
