@@ -131,7 +131,7 @@ def test_what_is_kept_is_the_best_evaluation():
     assert best["scores"]["accuracy"] == max(scores) > scores[-1]
     learned = [step for step, score in zip(steps, scores, strict=True) if step and score == max(scores)]
     # the first of the best, but the one before training only if it is alone
-    assert best["step"] == (learned[0] if learned else 0)
+    assert best["step"] == learned[0]
     assert evaluate("runs/run/best", "dev.tsv").scores == pytest.approx(best["scores"], rel=1e-6)
     assert len(accuracies) == 37
 
