@@ -138,7 +138,8 @@ def _masked_log_probabilities(
 def _states_at(bert: BertModel, batch: dict[str, Any], rows: Array) -> Array:
     """The last hidden states of some tokens, N flat positions b·S + s → (N, H).
 
-    The last layer is computed there only. With `mini`, sentences are then scored 1.17 times as fast.
+    The last layer is computed there only. With `mini`, sentences are then scored 1.15 times as fast (median
+    of seven turns; two cores of a Xeon).
     """
     inputs = map_arrays(bert.device.asarray, bert.prepare(**batch))
     places = Places(inputs.attention_mask.shape, rows)
