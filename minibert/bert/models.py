@@ -16,7 +16,7 @@ from minibert.errors import UserError
 from minibert.folders.model import PretrainedModel
 from minibert.nn import Context, Recorder, observed_backward, padding_to_leave_out
 from minibert.nn.outputs import Derivatives, OutputKinds, total
-from minibert.nn.places import Places, places_read
+from minibert.nn.places import EVERYWHERE, Places, places_read
 from minibert.nn.targets import Targets, class_targets, count_labels, masked_lm_targets
 from minibert.ops import Cache
 
@@ -89,7 +89,8 @@ class BertModel(BertPretrainedModel):
         hidden, seen = context.observe("embeddings", hidden)
         padding = padding_to_leave_out(inputs.attention_mask, hidden, context, self.config.needs_padding)
         tokens, bias = padding.leave_out(hidden), padding.starts_or(bias)  # (T, H), (B + 1,)
-        inside = context.inside("encoder").only_at(context.places.among(padding))
+        places = EVERYWHERE if context.observed else context.places  # an observer sees whole layers
+        inside = context.inside("encoder").only_at(places.among(padding))
         tokens, encoder_cache = self.encoder.forward(tokens, bias, inside, needed)
         hidden = padding.put_back(tokens)  # (B, S, H)
         pooler, mask = self.pooler, inputs.attention_mask
@@ -228,15 +229,14 @@ class BertForPreTraining(BertPretrainedModel):
         Without labels there is no loss. A prepared batch that is on the device may replace ``input_ids``.
         Then nothing goes through the host, so that a GPU can be given all of the work at once. The
         masked-word logits are returned unless ``return_logits`` is False, which saves a large product. For a
-        prepared batch, as in training, they are returned only if it is True. Unless somebody looks inside,
-        its last layer is computed only where a head reads it, and there is no ``last_hidden_state``.
+        prepared batch, as in training, they are returned only if it is True. With labels, its last layer is
+        computed only where a head reads it, unless somebody looks inside; there is no ``last_hidden_state``.
         """
         prepared = isinstance(input_ids, EncoderInputs)
         wants_logits = not prepared if return_logits is None else return_logits
         inputs = self._on_device(input_ids, batch)
         context = context or self.new_context()
-        whole = not prepared or context.observed or return_hidden_states or return_attentions
-        places = Places(inputs.attention_mask.shape, None if whole else inputs.read)
+        places = Places(inputs.attention_mask.shape, inputs.read if prepared else None)
         encoded, encoder_cache = self.bert.forward(
             inputs,
             context=context.inside("bert").with_padding().only_at(places),  # there is little padding here

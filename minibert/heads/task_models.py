@@ -106,15 +106,14 @@ class TaskModel(BertPretrainedModel, Generic[Output]):
         """A batch on the host → outputs, cache. ``prepare`` says what a batch can hold.
 
         Without labels there is no loss. A prepared batch that is on the device may replace ``input_ids``. If
-        its head reads the first tokens only and nobody looks inside, the last layer is computed only there,
-        and there is no ``last_hidden_state``.
+        the head reads the first tokens only, the last layer of a prepared batch is computed only there,
+        unless somebody looks inside; there is no ``last_hidden_state``.
         """
         inputs = self._on_device(input_ids, batch)
         context = context or self.new_context()
         context = context.with_padding() if self.reads_padding else context
         layers, encoder_cache = self.config.feature_layers, None
-        whole = layers or context.observed or return_hidden_states or return_attentions
-        few = isinstance(input_ids, TaskInputs) and self.reads_first and not whole
+        few = self.reads_first and isinstance(input_ids, TaskInputs)
         outputs: Output
         if inputs.features is not None:
             outputs = self.output(features=inputs.features)

@@ -151,7 +151,7 @@ class ElectraGeneratorAndDiscriminator(Module):
         context = context or self.new_context()
         targets, predictions = inputs.masked.masked_lm, self.generator.cls.predictions
         assert isinstance(targets, Targets) and predictions
-        places = Places(inputs.masked.attention_mask.shape, None if context.observed else inputs.masked.read)
+        places = Places(inputs.masked.attention_mask.shape, inputs.masked.read)
         encoded, encoder_cache = self.generator.bert.forward(
             inputs.masked, context=context.inside("generator.bert").with_padding().only_at(places)
         )
