@@ -32,7 +32,8 @@ class Device:
 def describe_processor(device: Device) -> str:
     """The name of the processor: the GPU's own, or the CPU's as Linux (elsewhere Python) reports it.
 
-    Linux also tells the family and the widest vector instructions: "AMD EPYC (family 25, AVX2)".
+    Linux also tells the family, the widest vector instructions, and whether there are some for matrices:
+    "AMD EPYC (family 25, AVX2)", "Intel(R) Xeon(R) Processor (family 6, AVX-512, AMX)".
     """
     if device.name.startswith("cuda:"):
         number = int(device.name.removeprefix("cuda:"))
@@ -43,10 +44,12 @@ def describe_processor(device: Device) -> str:
     name = told.get("model name", platform.machine())
     if "cpu family" not in told:
         return name
-    # AMD's Zen 3 and Zen 4 have one name and one family, but vectors of 256 and of 512 bits.
+    # AMD's Zen 3 and Zen 4 have one name and one family, but vectors of 256 and of 512 bits. All of Intel's
+    # Xeons are of one family; only the newer ones have AMX.
     flags = told.get("flags", "").split()
     vectors = ", AVX-512" if "avx512f" in flags else ", AVX2" if "avx2" in flags else ""
-    return f"{name} (family {told['cpu family']}{vectors})"
+    matrices = ", AMX" if "amx_tile" in flags else ""
+    return f"{name} (family {told['cpu family']}{vectors}{matrices})"
 
 
 def processor_facts() -> dict[str, str]:

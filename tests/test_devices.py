@@ -173,6 +173,15 @@ def test_processors_of_one_family_are_told_apart_by_their_vectors(monkeypatch):
     assert describe_processor(resolve_device("cpu")) == "AMD EPYC (family 25, AVX-512)"
 
 
+def test_xeons_are_told_apart_by_their_matrix_instructions(monkeypatch):
+    """Ice Lake and Sapphire Rapids are both of family 6, like all that Intel makes."""
+    facts = {"model name": "Intel(R) Xeon(R) Processor", "cpu family": "6", "flags": "avx2 avx512f"}
+    monkeypatch.setattr(devices, "processor_facts", lambda: facts)
+    assert describe_processor(resolve_device("cpu")) == "Intel(R) Xeon(R) Processor (family 6, AVX-512)"
+    facts["flags"] += " amx_bf16 amx_tile amx_int8"
+    assert describe_processor(resolve_device("cpu")) == "Intel(R) Xeon(R) Processor (family 6, AVX-512, AMX)"
+
+
 def test_a_processor_without_avx_or_family_is_described_by_what_is_known(monkeypatch):
     facts = {"model name": "Some CPU", "cpu family": "6", "flags": "sse2"}
     monkeypatch.setattr(devices, "processor_facts", lambda: facts)
