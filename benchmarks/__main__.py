@@ -159,7 +159,7 @@ def compare_processors(measured: Sequence[Results]) -> str:
     ]
     about = paragraph("""
         Someone else's time divided by ours, so that a figure above 1 means that minibert is faster: medians
-        of paired rounds, with quartiles in brackets. "Ours" is with NumPy's products or with oneDNN's,
+        of paired rounds, with quartiles in brackets. "Ours" is with the products of NumPy, oneDNN or MKL,
         whichever are faster, where both were measured. A column may be of an older state of minibert: the
         last row has the days. The heading of each column links to a page with everything that was measured
         on that processor, on how many cores, when and how.""")

@@ -5,46 +5,26 @@ way that the library does not take, and then the functions here say so.
 """
 
 import ctypes
-import ctypes.util
 import functools
-import importlib.metadata
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from minibert.errors import UserError
-
-Product = Callable[[np.ndarray, np.ndarray, np.ndarray], bool]
+from minibert.blas import KEPT, Product, is_matrix, kind, layouts, open_library
 
 # oneDNN's numbers, of its header dnnl_types.h.
 CPU, DEFAULT_STREAM = 1, 1
 DTYPES = {"bfloat16": 2, "float32": 3}
 SOURCE, WEIGHTS, DESTINATION = 1, 33, 17
 UNIMPLEMENTED = 3
-KEPT = 512  # kinds of arrays, or products of such, whose description is kept
 
 
 @functools.cache
 def load() -> ctypes.CDLL:
     """The library. Raises UserError if it is missing or of another kind."""
-    try:
-        files = importlib.metadata.files("onednn-cpu-gomp") or []
-        path = next((str(file.locate()) for file in files if file.name == "libdnnl.so"), None)
-    except importlib.metadata.PackageNotFoundError:
-        path = None
-    path = path or ctypes.util.find_library("dnnl")
-    if path is None:
-        raise UserError('oneDNN is not installed; install it with  pip install "onednn-cpu-gomp>=2023.2"')
-    needed = ("dnnl_sgemm", "dnnl_matmul_primitive_desc_create", "omp_get_max_threads", "omp_set_num_threads")
-    try:
-        library = ctypes.CDLL(path)
-        for name in needed:
-            getattr(library, name)
-        return library
-    except (OSError, AttributeError) as error:
-        raise UserError(f"oneDNN cannot be used ({error})") from None
+    needed = "dnnl_sgemm", "dnnl_matmul_primitive_desc_create", "omp_get_max_threads", "omp_set_num_threads"
+    return open_library("oneDNN", "onednn-cpu-gomp", "libdnnl.so", "dnnl", needed)
 
 
 class _OneThread:
@@ -80,10 +60,10 @@ def single_precision() -> Product:
     ]
 
     def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> bool:
-        layouts = [_layout(*_kind(x)) for x in (a, b, out)]
-        if None in layouts or layouts[2][0] == b"T":  # type: ignore[index]
+        found = layouts(a, b, out)
+        if found is None:
             return False
-        (a_turned, a_step), (b_turned, b_step), (_, out_step) = layouts  # type: ignore[misc]
+        (a_turned, a_step), (b_turned, b_step), (_, out_step) = found
         with _OneThread():
             status = function(
                 *(a_turned, b_turned, len(a), b.shape[1], len(b)),
@@ -93,36 +73,6 @@ def single_precision() -> Product:
         return True
 
     return multiply
-
-
-@functools.lru_cache(KEPT)
-def _layout(dtype: np.dtype, shape: tuple, strides: tuple) -> tuple[bytes, int] | None:
-    """How BLAS would say that a matrix lies in memory: whether transposed, and the longer stride.
-
-    None if it could not, or if the array has another dtype or no elements.
-    """
-    if dtype != np.float32 or not _is_matrix(dtype, shape, strides):
-        return None
-    down, right = (stride // dtype.itemsize for stride in strides)
-    if right == 1 and down >= shape[1]:
-        return b"N", down
-    if down == 1 and right >= shape[0]:
-        return b"T", right
-    return None
-
-
-def _kind(x: np.ndarray) -> tuple[np.dtype, tuple, tuple]:
-    """All that decides how a product is computed. The strides are in bytes."""
-    return x.dtype, x.shape, x.strides
-
-
-def _is_matrix(dtype: np.dtype, shape: tuple, strides: tuple) -> bool:
-    """Whether it has rows, columns, elements, and no stride below 0 or between two elements.
-
-    (A stride between two elements is that of a field of records.)
-    """
-    whole = all(stride >= 0 and stride % dtype.itemsize == 0 for stride in strides)
-    return len(shape) == 2 and 0 not in shape and dtype.name in DTYPES and whole
 
 
 # -- In bfloat16 --------------------------------------------------------------------------------------
@@ -138,7 +88,7 @@ def bfloat16() -> Product:
 
     def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> bool:
         with _OneThread():
-            primitive = of_thread.find(_kind(a), _kind(b), _kind(out))
+            primitive = of_thread.find(kind(a), kind(b), kind(out))
             if primitive is None:
                 return False
             primitive.compute(a, b, out)
@@ -185,7 +135,7 @@ def _make_primitive(
     library: ctypes.CDLL, engine: ctypes.c_void_p, stream: ctypes.c_void_p, *kinds: tuple
 ) -> _Primitive | None:
     """Of arrays of these kinds. None if they are no matrices, or if oneDNN has no code for them."""
-    if not all(_is_matrix(*kind) for kind in kinds):
+    if not all(is_matrix(*kind) for kind in kinds):
         return None
     layouts = [_describe(library, *kind) for kind in kinds]
     description, made = ctypes.c_void_p(), ctypes.c_void_p()

@@ -1,7 +1,8 @@
-"""Matrix products on a CPU, for the kernels: by NumPy's BLAS, or by oneDNN where that is installed.
+"""Matrix products on a CPU, for the kernels: by NumPy's BLAS, or by oneDNN or MKL where they are installed.
 
 NumPy brings OpenBLAS. Intel's oneDNN (the extra ``onednn``; Apache-2.0) has code of its own for many
-processors, and is faster on most. Every product here is computed by one thread: the kernels share the rows
+processors, and is faster on most. Intel's MKL (the extra ``mkl``; free of charge, but not open source) is
+faster still on some of Intel's. Every product here is computed by one thread: the kernels share the rows
 among their threads (``minibert.threads``). Libraries add in different orders, so their last bits differ.
 
 Some processors multiply bfloat16 numbers twice as fast as float32, or faster. "bfloat16" is oneDNN's product
@@ -15,7 +16,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from minibert import onednn
+from minibert import mkl, onednn
+from minibert.blas import Product
 from minibert.devices import Device, processor_facts
 from minibert.errors import UserError
 from minibert.precision import PRECISIONS, check_precision
@@ -23,7 +25,7 @@ from minibert.threads import run_all
 
 Multiply = Callable[[np.ndarray, np.ndarray, np.ndarray], object]
 
-NUMPY, ONEDNN, BFLOAT16 = "numpy", "onednn", "bfloat16"
+NUMPY, ONEDNN, MKL, BFLOAT16 = "numpy", "onednn", "mkl", "bfloat16"
 ROWS = 512  # of the products that are timed: as many as the kernels compute at a time
 ROUNDS = 5
 FASTER = 0.97  # another library than NumPy's must take at most this share of its time
@@ -43,7 +45,7 @@ _multiply: Multiply = _by_numpy
 
 
 def products_library() -> str:
-    """The name of the library that was chosen: "numpy", "onednn" or "bfloat16"."""
+    """The name of the library that was chosen: "numpy", "onednn", "mkl" or "bfloat16"."""
     return _name
 
 
@@ -109,14 +111,24 @@ def _best_times(shape: tuple[int, int], names: Iterable[str]) -> dict[str, float
 
 @functools.cache
 def _onednn() -> Multiply:
-    """oneDNN's single-precision product, for whatever arrays it takes. Raises UserError if it is missing."""
-    product = onednn.single_precision()
+    """oneDNN's single-precision product. Raises UserError if it is missing."""
+    return _or_numpy(onednn.single_precision())
 
-    def by_onednn(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+
+@functools.cache
+def _mkl() -> Multiply:
+    """MKL's. Raises UserError if it is missing."""
+    return _or_numpy(mkl.single_precision())
+
+
+def _or_numpy(product: Product) -> Multiply:
+    """This product for whatever arrays it takes, and NumPy's for others."""
+
+    def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
         if not product(a, b, out):
             np.matmul(a, b, out=out)
 
-    return by_onednn
+    return multiply
 
 
 @functools.cache
@@ -153,5 +165,6 @@ def _processor_features() -> set[str]:
 LIBRARIES: dict[str, Callable[[], Multiply]] = {
     NUMPY: lambda: _by_numpy,
     ONEDNN: _onednn,
+    MKL: _mkl,
     BFLOAT16: _bfloat16,
 }

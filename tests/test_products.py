@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from minibert import onednn, products, threads
+from minibert import blas, mkl, onednn, products, threads
 from minibert.errors import UserError
 from minibert.kernels.cpu.gelu import linear_activation
 from minibert.kernels.cpu.linear import linear, linear_backward
@@ -46,33 +46,65 @@ def test_numpy_multiplies_at_first():
 
 
 def test_an_unknown_library_is_refused():
-    with pytest.raises(UserError, match="'blis' for products; choose numpy, onednn, bfloat16"):
+    with pytest.raises(UserError, match="'blis' for products; choose numpy, onednn, mkl, bfloat16"):
         use_products("blis")
     assert products_library() == "numpy"
     assert not is_available("blis")
 
 
-def without_onednn(monkeypatch):
-    for function in (products._onednn, products._bfloat16, onednn.load):
+@pytest.fixture
+def nothing_installed(monkeypatch):
+    """No library but NumPy's, whatever this machine has."""
+    kept = products._onednn, products._mkl, products._bfloat16, onednn.load, mkl.load
+    for function in kept:
         function.cache_clear()
-    monkeypatch.setattr(onednn.importlib.metadata, "files", lambda name: None)
-    monkeypatch.setattr(onednn.ctypes.util, "find_library", lambda name: None)
+    monkeypatch.setattr(blas.importlib.metadata, "files", lambda package: None)
+    monkeypatch.setattr(blas.ctypes.util, "find_library", lambda name: None)
+    yield
+    for function in kept:
+        function.cache_clear()
 
 
-def test_a_missing_library_is_refused_with_the_way_to_get_it(monkeypatch):
-    without_onednn(monkeypatch)
-    with pytest.raises(UserError, match='oneDNN is not installed; install it with  pip install "onednn'):
-        use_products("onednn")
+OTHERS = [("onednn", "oneDNN", "onednn-cpu-gomp", "dnnl"), ("mkl", "MKL", "mkl", "mkl_rt")]
+
+
+@pytest.mark.parametrize(("name", "title", "package", "_"), OTHERS)
+def test_a_missing_library_is_refused_with_the_way_to_get_it(nothing_installed, name, title, package, _):
+    with pytest.raises(
+        UserError, match=f'{title} is not installed; install it with  pip install "{package}"'
+    ):
+        use_products(name)
     assert products_library() == "numpy"
     assert fastest_library([(8, 8)]) == "numpy"
 
 
-def test_a_library_that_is_something_else_is_refused(monkeypatch, tmp_path):
-    without_onednn(monkeypatch)
-    (tmp_path / "libdnnl.so").write_bytes(b"not a library")
-    monkeypatch.setattr(onednn.ctypes.util, "find_library", lambda name: str(tmp_path / "libdnnl.so"))
-    with pytest.raises(UserError, match=r"oneDNN cannot be used \(.*libdnnl.so"):
-        use_products("onednn")
+@pytest.mark.parametrize(("name", "title", "_", "file"), OTHERS)
+def test_a_library_that_is_something_else_is_refused(
+    nothing_installed, monkeypatch, tmp_path, name, title, _, file
+):
+    (tmp_path / "lib.so").write_bytes(b"not a library")
+    asked = []
+    monkeypatch.setattr(
+        blas.ctypes.util, "find_library", lambda name: asked.append(name) or tmp_path / "lib.so"
+    )
+    with pytest.raises(UserError, match=rf"{title} cannot be used \(.*lib.so"):
+        use_products(name)
+    assert asked == [file]
+
+
+def test_an_older_library_is_refused(nothing_installed, monkeypatch):
+    """One without a function that is needed: here the C library."""
+    monkeypatch.setattr(blas.ctypes.util, "find_library", lambda name: "libc.so.6")
+    with pytest.raises(UserError, match=r"MKL cannot be used \(.*undefined symbol: cblas_sgemm"):
+        use_products("mkl")
+
+
+def test_the_library_of_an_installed_package_comes_first(nothing_installed, monkeypatch):
+    file = SimpleNamespace(name="libmkl_rt.so.3", locate=lambda: "/nowhere/libmkl_rt.so.3")
+    other = SimpleNamespace(name="libmkl_core.so.3", locate=lambda: "/nowhere/libmkl_core.so.3")
+    monkeypatch.setattr(blas.importlib.metadata, "files", {"mkl": [other, file]}.get)
+    with pytest.raises(UserError, match=r"MKL cannot be used \(/nowhere/libmkl_rt.so.3"):
+        use_products("mkl")
 
 
 def test_every_product_of_the_linear_kernels_goes_through_it(counting):
@@ -96,13 +128,13 @@ def test_every_product_of_the_loss_goes_through_it(counting):
 def test_the_fastest_is_chosen_unless_the_difference_is_small(monkeypatch, share, chosen):
     monkeypatch.setitem(products.LIBRARIES, "other", lambda: None)
     monkeypatch.setattr(products, "_best_times", lambda shape, names: {"numpy": 1.0, "other": share})
-    monkeypatch.setattr(products, "is_available", lambda name: name != "onednn")
+    monkeypatch.setattr(products, "is_available", lambda name: name not in ("onednn", "mkl"))
     assert fastest_library([(64, 64), (64, 256)]) == chosen
 
 
 def test_the_products_of_all_matrices_count(monkeypatch):
     monkeypatch.setitem(products.LIBRARIES, "other", lambda: None)
-    monkeypatch.setattr(products, "is_available", lambda name: name != "onednn")
+    monkeypatch.setattr(products, "is_available", lambda name: name not in ("onednn", "mkl"))
     for one, another in itertools.permutations([(1, 1), (2, 2)]):
         times = {one: {"numpy": 1.0, "other": 9.0}, another: {"numpy": 2.0, "other": 1.0}}
         monkeypatch.setattr(products, "_best_times", lambda shape, names, times=times: times[shape])
@@ -117,20 +149,31 @@ def test_the_best_round_counts(monkeypatch):
 
 
 def test_all_three_products_are_timed(monkeypatch, counting):
-    monkeypatch.setattr(products, "is_available", lambda name: name != "onednn")
+    monkeypatch.setattr(products, "is_available", lambda name: name not in ("onednn", "mkl"))
     fastest_library([(24, 16)])
     rows = products.ROWS
     assert set(counting) == {(rows, 16, 24), (rows, 24, 16), (24, rows, 16)}
     assert len(counting) == 3 * products.ROUNDS
 
 
-def test_numpy_multiplies_what_onednn_does_not_take(monkeypatch):
-    products._onednn.cache_clear()
-    monkeypatch.setattr(onednn, "single_precision", lambda: lambda a, b, out: False)
+@pytest.mark.parametrize(("library", "name"), [(onednn, "onednn"), (mkl, "mkl")])
+def test_numpy_multiplies_what_a_library_does_not_take(nothing_installed, monkeypatch, library, name):
+    monkeypatch.setattr(library, "single_precision", lambda: lambda a, b, out: False)
+    use_products(name)
     a, b, out = draw(3, 4), draw(4, 5), np.zeros((3, 5), np.float32)
-    products._onednn()(a, b, out)
-    products._onednn.cache_clear()
+    multiply(a, b, out)
     assert np.array_equal(out, a @ b)
+
+
+def test_mkl_has_no_threads_and_counts_in_32_bits(nothing_installed, monkeypatch):
+    asked = []
+    library = SimpleNamespace(
+        MKL_Set_Interface_Layer=lambda layer: asked.append(("interface", layer)),
+        MKL_Set_Threading_Layer=lambda layer: asked.append(("threading", layer)),
+    )
+    monkeypatch.setattr(mkl, "open_library", lambda *_: library)
+    assert mkl.load() is library
+    assert asked == [("interface", 0), ("threading", 1)]  # MKL_INTERFACE_LP64, MKL_THREADING_SEQUENTIAL
 
 
 def test_onednn_gets_its_threads_back_after_a_product(monkeypatch):
@@ -162,7 +205,15 @@ def layout_cases() -> dict[str, tuple[np.ndarray, tuple[bytes, int] | None]]:
 @pytest.mark.parametrize("name", layout_cases())
 def test_layouts(name):
     array, layout = layout_cases()[name]
-    assert onednn._layout(*onednn._kind(array)) == layout
+    assert blas.layout(*blas.kind(array)) == layout
+
+
+def test_a_result_must_lie_row_by_row():
+    a, b, out = draw(3, 4), draw(4, 5), np.empty((3, 5), np.float32)
+    assert blas.layouts(a, b, out) == [(b"N", 4), (b"N", 5), (b"N", 5)]
+    assert blas.layouts(a.T, b, out) == [(b"T", 4), (b"N", 5), (b"N", 5)]
+    assert blas.layouts(a, b, np.empty((5, 3), np.float32).T) is None
+    assert blas.layouts(a[:, ::2], b, out) is None
 
 
 # -- bfloat16 ------------------------------------------------------------------------------------------
@@ -176,8 +227,7 @@ def test_a_processor_without_bfloat16_is_refused(monkeypatch):
     assert products_library() == "numpy" and not is_available("bfloat16")
 
 
-def test_bfloat16_without_onednn_is_refused(monkeypatch):
-    without_onednn(monkeypatch)
+def test_bfloat16_without_onednn_is_refused(nothing_installed, monkeypatch):
     monkeypatch.setattr(products, "_processor_features", lambda: {"avx512_bf16"})
     with pytest.raises(UserError, match="oneDNN is not installed"):
         use_products("bfloat16")
@@ -196,7 +246,7 @@ def test_every_library_is_timed_on_one_thread_as_the_kernels_use_it(monkeypatch)
 
 def test_it_is_never_the_fastest_library(monkeypatch):
     """It computes something else."""
-    monkeypatch.setattr(products, "is_available", lambda name: name != "onednn")
+    monkeypatch.setattr(products, "is_available", lambda name: name not in ("onednn", "mkl"))
     monkeypatch.setattr(products, "_best_times", lambda *_: pytest.fail("there is nothing to choose"))
     assert fastest_library([(8, 8)]) == "numpy"
 

@@ -12,8 +12,9 @@ PACKAGE = Path(__file__).resolve().parents[1] / "minibert"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A room imports only rooms before it.
-ROOMS = "interrupts errors files assets settings arrays devices precision threads onednn products".split()
-ROOMS += "ranks dropout_bits replay ops kernels gradcheck nn folders bert heads variants proofs text".split()
+ROOMS = "interrupts errors files assets settings arrays devices precision threads".split()
+ROOMS += "blas onednn mkl products ranks dropout_bits replay".split()
+ROOMS += "ops kernels gradcheck nn folders bert heads variants proofs text".split()
 ROOMS += "data train plots tasks explore course cli __main__".split()
 # Rooms that stand on less than all that is before them.
 ONLY = {

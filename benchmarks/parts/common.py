@@ -16,9 +16,11 @@ from benchmarks.results import milliseconds, paragraph, ratio
 from minibert import BertConfig, BertForPreTraining
 from minibert.files import atomic_file
 from minibert.folders.model import PretrainedModel
+from minibert.products import MKL, NUMPY, ONEDNN, is_available
 
 OURS, HUGGING_FACE, RUST = "minibert", "Hugging Face", "tokenizers (Rust)"
-OURS_ONEDNN = "minibert, oneDNN"  # whose products oneDNN computes (the extra onednn)
+# Ours, and who computes its products. (The extras onednn and mkl bring the other two.)
+PRODUCTS = {OURS: NUMPY, "minibert, oneDNN": ONEDNN, "minibert, MKL": MKL}
 
 # Eager's random numbers cost less than those that the compiler makes by default.
 EAGER_RANDOM = {"fallback_random": True}
@@ -152,9 +154,14 @@ def check_agreement(values: Mapping[str, float], tolerance: float) -> None:
             raise ContenderError(f"{name} computes {value}, but {OURS} {values[OURS]}: not the same work")
 
 
+def ours_here() -> dict[str, str]:
+    """Ours with each library that is installed here: its name, and that of the library."""
+    return {name: library for name, library in PRODUCTS.items() if is_available(library)}
+
+
 def ours_at_best(seconds: Mapping[str, Sequence[float]]) -> str:
-    """Ours as a run chooses it: with oneDNN where that was measured and is faster."""
-    return fastest(seconds, [OURS, OURS_ONEDNN], OURS) or OURS
+    """Ours as a run chooses it: with another library than NumPy's where that was measured and is faster."""
+    return fastest(seconds, list(PRODUCTS), OURS) or OURS
 
 
 def against_ours(

@@ -12,7 +12,7 @@ from benchmarks.minilm import encoder_folder
 from benchmarks.parts.common import (
     DOCUMENTATION,
     OURS,
-    OURS_ONEDNN,
+    PRODUCTS,
     add_data,
     against_ours,
     case_name,
@@ -26,13 +26,13 @@ from benchmarks.parts.common import (
 )
 from benchmarks.results import paragraph, ratio, table
 from benchmarks.texts import sentence_pieces
-from minibert.products import BFLOAT16, NUMPY, ONEDNN, is_available
+from minibert.products import BFLOAT16, is_available
 
 COUNT = 768  # sentences of a turn
 THEIRS = "sentence-transformers"
 AIM = 2.5  # their time / ours
 ROUNDED = "minibert, bfloat16"  # whose factors of products are rounded
-PRODUCTS = {OURS: NUMPY, OURS_ONEDNN: ONEDNN, ROUNDED: BFLOAT16}
+WAYS = PRODUCTS | {ROUNDED: BFLOAT16}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
     pieces = sentence_pieces(file, options.rounds + 1, count)  # the last is for warming up
     with encoder_folder() as (folder, weights), Race(options.threads, pinned(options)) as race:
         given = {"folder": folder, "pieces": pieces}
-        for name, products in PRODUCTS.items():
+        for name, products in WAYS.items():
             if is_available(products):
                 race.enter(name, "ours_from_text:embedding", products=products, **given)
         race.enter(THEIRS, "sentence_transformers:embedding", **given)
@@ -110,7 +110,7 @@ def aims(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str]]:
             ratio(paired_ratio(record["seconds"][THEIRS], record["seconds"][ours])),
         )
         for case, record in cases.items()
-        for ours in PRODUCTS
+        for ours in WAYS
         if {ours, THEIRS} <= record["seconds"].keys()
     ]
 

@@ -13,12 +13,12 @@ from benchmarks.parts.common import (
     KEEP_MEMORY,
     MINILM,
     OURS,
-    OURS_ONEDNN,
     against_ours,
     batch_shape,
     case_name,
     check_agreement,
     missing_lines,
+    ours_here,
     outputs,
     pinned,
     pretrained_folder,
@@ -27,7 +27,6 @@ from benchmarks.parts.common import (
 )
 from benchmarks.results import paragraph, ratio, table
 from minibert import BertModel
-from minibert.products import ONEDNN, is_available
 
 CASE = "L 6, H 384, A 12, F 1,536, V 30,522"
 FREEZING = {"options": {"freezing": True, "max_autotune": True}}
@@ -49,9 +48,8 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
         with Race(options.threads) as exporter:
             exporter.enter("export", "onnx_runtime:export", folder=folder, **shape)
             fused = exporter.ask("fused")
-        race.enter(OURS, "ours:inference", folder=folder, **shape)
-        if is_available(ONEDNN):
-            race.enter(OURS_ONEDNN, "ours:inference", folder=folder, products=ONEDNN, **shape)
+        for name, library in ours_here().items():
+            race.enter(name, "ours:inference", folder=folder, products=library, **shape)
         for name, arguments in PYTORCH.items():
             if arguments is None or not options.quick:
                 race.enter(name, "pytorch:inference", KEEP_MEMORY, folder=folder, compile=arguments, **shape)

@@ -13,7 +13,7 @@ from benchmarks.parts.common import (
     KEEP_MEMORY,
     ORANGE,
     OURS,
-    OURS_ONEDNN,
+    PRODUCTS,
     RED,
     add_presets,
     against_ours,
@@ -24,6 +24,7 @@ from benchmarks.parts.common import (
     missing_lines,
     new_axes,
     ours_at_best,
+    ours_here,
     pinned,
     pretrained_folder,
     pytorch_modes,
@@ -33,9 +34,8 @@ from benchmarks.parts.common import (
 )
 from benchmarks.results import milliseconds, paragraph, ratio, share, table
 from minibert import BertConfig
-from minibert.products import ONEDNN, is_available
 
-PRODUCTS = {OURS: "bare products", OURS_ONEDNN: "bare products, oneDNN"}  # of a step of ours
+BARE = {name: name.replace(OURS, "bare products") for name in PRODUCTS}  # those of a step of ours
 SHOWN = ("tiny, V 8,192", "mini, V 8,192", "small, V 8,192")  # in the picture
 AIMS = {"tiny": (1.5, 0.7), "mini": (1.5, 0.8), "small": (1.2, 0.8)}  # PyTorch's time / ours, products / step
 
@@ -65,9 +65,8 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
 def _measure_case(config: BertConfig, options: argparse.Namespace) -> dict[str, Any]:
     shape = batch_shape(options)
     with pretrained_folder(config) as folder, Race(options.threads, pinned(options)) as race:
-        race.enter(OURS, "ours:step_and_products", folder=folder, **shape)
-        if is_available(ONEDNN):
-            race.enter(OURS_ONEDNN, "ours:step_and_products", folder=folder, products=ONEDNN, **shape)
+        for name, library in ours_here().items():
+            race.enter(name, "ours:step_and_products", folder=folder, products=library, **shape)
         race.enter(HUGGING_FACE, "hugging_face:training_step", folder=folder, **shape)
         for name, arguments in pytorch_modes(options).items():
             race.enter(name, "pytorch:training_step", KEEP_MEMORY, folder=folder, compile=arguments, **shape)
@@ -75,7 +74,7 @@ def _measure_case(config: BertConfig, options: argparse.Namespace) -> dict[str, 
         check_agreement(losses, tolerance=1e-4)
         race.warm_up("step")
         ours = race.workers[OURS]
-        bare = [Turn(PRODUCTS[n], race.workers[n], "products") for n in PRODUCTS if n in race.workers]
+        bare = [Turn(BARE[n], race.workers[n], "products") for n in BARE if n in race.workers]
         turns = [*race.turns("step"), *bare]
         seconds = take_turns(turns, rounds=options.rounds, seconds=options.seconds)
         return {
@@ -101,8 +100,8 @@ def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
             fast PyTorch model scores the vocabulary only at masked positions (Hugging Face's at all),
             makes q, k, v in one product, uses `scaled_dot_product_attention` without a mask and the
             fused AdamW, and glibc is told to keep freed memory. The bare products are all matrix
-            products of our step and nothing else, timed in turn with it (with oneDNN, all but those of
-            attention are oneDNN's, as in the step). Every library chooses its own code for the
+            products of our step and nothing else, timed in turn with it (those of attention are always
+            NumPy's, as in the step). Every library chooses its own code for the
             processor, unless the title says otherwise. Ours and the fast PyTorch model compute the last
             layer only where a head reads it; in what was measured before 2026-11-28T23:00, they compute
             all of it."""),
@@ -118,7 +117,7 @@ def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
 
 def _table(record: Mapping[str, Any]) -> str:
     seconds = record["seconds"]
-    bare = [name for name in PRODUCTS.values() if name in seconds]
+    bare = [name for name in BARE.values() if name in seconds]
     rows = rows_beside_ours({name: times for name, times in seconds.items() if name not in bare})
     for name in bare:
         products = spread(seconds[name])
@@ -131,8 +130,8 @@ def _table(record: Mapping[str, Any]) -> str:
 def _bare(seconds: Mapping[str, Any]) -> tuple[str, str]:
     """The bare products of ours at its best, or by NumPy if only those were measured; and that step."""
     best = ours_at_best(seconds)
-    ours = best if PRODUCTS[best] in seconds else OURS
-    return PRODUCTS[ours], ours
+    ours = best if BARE[best] in seconds else OURS
+    return BARE[ours], ours
 
 
 def _share(seconds: Mapping[str, Any]) -> Spread:

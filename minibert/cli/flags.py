@@ -41,7 +41,8 @@ def add_machine_flags(parser: argparse.ArgumentParser) -> None:
         "--products",
         default="numpy",
         choices=tuple(LIBRARIES),
-        help="who multiplies matrices on the CPU: NumPy, or oneDNN (the extra onednn) (default: %(default)s)",
+        help="who multiplies matrices on the CPU: NumPy, or oneDNN or MKL (extras onednn, mkl) "
+        "(default: %(default)s)",
     )
     parser.add_argument(
         "--strict-kernels",

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.precision import PRECISIONS, check_precision, default_precision
-from minibert.products import BFLOAT16, LIBRARIES, NUMPY, ONEDNN
+from minibert.products import BFLOAT16, LIBRARIES
 from minibert.ranks import Ranks
 from minibert.settings import Settings, as_json, setting
 from minibert.train.optimiser import OPTIMISERS
@@ -115,9 +115,9 @@ class RunSettings(Settings):
     products: str = setting(
         "auto",
         "Machine",
-        "who multiplies matrices on the CPU: NumPy, or oneDNN (the extra onednn); auto measures the model's "
-        "own shapes when the run starts, and a resumed run goes on with what it began with; bfloat16 is "
-        "oneDNN's product of rounded factors, and comes with --precision bfloat16",
+        "who multiplies matrices on the CPU: NumPy, or oneDNN or MKL (extras onednn, mkl); auto measures the "
+        "model's own shapes when the run starts, and a resumed run goes on with what it began with; bfloat16 "
+        "is oneDNN's product of rounded factors, and comes with --precision bfloat16",
         choices=("auto", *LIBRARIES),
     )
     fast_reduce: bool = setting(
@@ -191,7 +191,7 @@ class RunSettings(Settings):
             )
         check_precision(PRECISIONS[name], device)
         rounded = device.name == "cpu" and name == "bfloat16"
-        if self.products not in (("auto", BFLOAT16) if rounded else ("auto", NUMPY, ONEDNN)):
+        if self.products != "auto" and (self.products == BFLOAT16) != rounded:
             raise UserError(
                 f"precision {name} and products {self.products} contradict each other on {device.name}; give "
                 "only the precision"

@@ -1,5 +1,6 @@
-"""oneDNN's products beside NumPy's, and a training step with them; both in float32 and in bfloat16."""
+"""The products of oneDNN and MKL beside NumPy's, and a training step with them; oneDNN's also in bfloat16."""
 
+import ctypes
 import threading
 
 import numpy as np
@@ -11,15 +12,20 @@ from minibert.products import is_available, multiply, products_library, use_prod
 from minibert.tasks import pretrain
 from minibert.tasks.pretraining_settings import PretrainSettings
 
-if not is_available("onednn"):
-    pytest.skip("oneDNN is not installed", allow_module_level=True)
-
 
 @pytest.fixture(autouse=True)
-def onednn():
-    use_products("onednn")
+def back_to_numpy():
     yield
     use_products("numpy")
+
+
+@pytest.fixture(params=["onednn", "mkl"])
+def library(request) -> str:
+    """A library, in use."""
+    if not is_available(request.param):
+        pytest.skip(f"{request.param} is not installed")
+    use_products(request.param)
+    return request.param
 
 
 def draw(*shape: int) -> np.ndarray:
@@ -28,7 +34,7 @@ def draw(*shape: int) -> np.ndarray:
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 5, 7), (512, 128, 384), (33, 1, 65), (1, 300, 2)])
 @pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
-def test_products_equal_those_in_float64(sizes, turned):
+def test_products_equal_those_in_float64(library, sizes, turned):
     m, k, n = sizes
     a = draw(k, m).T if turned[0] else draw(m, k)
     b = draw(n, k).T if turned[1] else draw(k, n)
@@ -39,7 +45,7 @@ def test_products_equal_those_in_float64(sizes, turned):
     assert np.isnan(wide[:, n:]).all()  # nothing beyond is written
 
 
-def test_what_it_does_not_take_is_left_to_numpy():
+def test_what_it_does_not_take_is_left_to_numpy(library):
     a, b = draw(6, 8)[:, ::2], draw(4, 5)
     out = np.empty((6, 5), np.float32)
     multiply(a, b, out)
@@ -49,7 +55,7 @@ def test_what_it_does_not_take_is_left_to_numpy():
     assert np.array_equal(out, a.astype("float64") @ b.astype("float64"))
 
 
-@pytest.mark.parametrize("name", ["onednn", "bfloat16"])
+@pytest.mark.parametrize("name", ["onednn", "mkl", "bfloat16"])
 def test_a_product_opens_no_library(monkeypatch, name):
     """Opening it takes longer than a small product."""
     if not is_available(name):
@@ -57,14 +63,14 @@ def test_a_product_opens_no_library(monkeypatch, name):
     use_products(name)
     a, b, out = draw(3, 4), draw(4, 5), np.empty((3, 5), np.float32)
     multiply(a, b, out)
-    monkeypatch.setattr(onednn_library.ctypes, "CDLL", None)
-    monkeypatch.setattr(onednn_library.ctypes, "PyDLL", None)
+    monkeypatch.setattr(ctypes, "CDLL", None)
+    monkeypatch.setattr(ctypes, "PyDLL", None)
     out[...] = 0
     multiply(a, b, out)
     assert np.linalg.norm(out - a @ b) <= 0.02 * np.linalg.norm(a @ b)
 
 
-def test_two_threads_at_once_compute_what_one_does():
+def test_two_threads_at_once_compute_what_one_does(library):
     a, b = draw(512, 256), draw(256, 128)
     alone = np.empty((512, 128), np.float32)
     multiply(a, b, alone)
@@ -86,8 +92,21 @@ def gradients_of_a_step() -> np.ndarray:
     return model.buffers.grad.copy()
 
 
-def test_a_step_has_the_same_gradients_to_rounding_and_the_same_bits_again():
-    assert products_library() == "onednn"
+@pytest.mark.parametrize("sizes", [(512, 256, 768), (7, 129, 33), (300, 128, 8)])
+def test_where_an_array_begins_in_memory_does_not_change_the_bits(library, sizes):
+    """It differs from run to run, and a resumed run is to compute the same."""
+    m, k, n = sizes
+    a, b, results = draw(m, k), draw(k, n), []
+    for offset in range(0, 17, 3):
+        moved = [np.empty(x.size + offset, np.float32)[offset:].reshape(x.shape) for x in (a, b)]
+        moved[0][...], moved[1][...] = a, b
+        results.append(np.empty(m * n + offset, np.float32)[offset:].reshape(m, n))
+        multiply(*moved, results[-1])
+    assert all(np.array_equal(result, results[0]) for result in results)
+
+
+def test_a_step_has_the_same_gradients_to_rounding_and_the_same_bits_again(library):
+    assert products_library() == library
     ours, again = gradients_of_a_step(), gradients_of_a_step()
     use_products("numpy")
     by_numpy = gradients_of_a_step()
@@ -193,6 +212,7 @@ def test_without_elements_bfloat16_gives_zeros():
 
 @needs_bfloat16
 def test_the_gradients_of_a_step_in_bfloat16_differ_by_its_rounding():
+    use_products("onednn")
     exact = gradients_of_a_step()
     use_products("bfloat16")
     ours, again = gradients_of_a_step(), gradients_of_a_step()

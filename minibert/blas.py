@@ -1,0 +1,75 @@
+"""Libraries of matrix products: how they are found, and how they see a matrix in memory."""
+
+import ctypes
+import ctypes.util
+import functools
+import importlib.metadata
+from collections.abc import Callable
+
+import numpy as np
+
+from minibert.errors import UserError
+
+# out = a b. Says whether it was computed: a library may not take arrays that lie in memory in some way.
+Product = Callable[[np.ndarray, np.ndarray, np.ndarray], bool]
+
+DTYPES = "float32", "bfloat16"
+KEPT = 512  # kinds of arrays, or products of such, whose description is kept
+
+
+def open_library(title: str, package: str, file: str, name: str, needed: tuple[str, ...]) -> ctypes.CDLL:
+    """The ``file`` of an installed package, or else the system's library of this ``name``.
+
+    Raises UserError if it is missing, or if it lacks one of the ``needed`` functions.
+    """
+    try:
+        files = importlib.metadata.files(package) or []
+        path = next((str(each.locate()) for each in files if each.name.startswith(file)), None)
+    except importlib.metadata.PackageNotFoundError:
+        path = None
+    path = path or ctypes.util.find_library(name)
+    if path is None:
+        raise UserError(f'{title} is not installed; install it with  pip install "{package}"')
+    try:
+        library = ctypes.CDLL(path)
+        for function in needed:
+            getattr(library, function)
+        return library
+    except (OSError, AttributeError) as error:
+        raise UserError(f"{title} cannot be used ({error})") from None
+
+
+def kind(x: np.ndarray) -> tuple[np.dtype, tuple, tuple]:
+    """All that decides how a product is computed. The strides are in bytes."""
+    return x.dtype, x.shape, x.strides
+
+
+def is_matrix(dtype: np.dtype, shape: tuple, strides: tuple) -> bool:
+    """Whether it has rows, columns, elements, and no stride below 0 or between two elements.
+
+    (A stride between two elements is that of a field of records.)
+    """
+    whole = all(stride >= 0 and stride % dtype.itemsize == 0 for stride in strides)
+    return len(shape) == 2 and 0 not in shape and dtype.name in DTYPES and whole
+
+
+@functools.lru_cache(KEPT)
+def layout(dtype: np.dtype, shape: tuple, strides: tuple) -> tuple[bytes, int] | None:
+    """How BLAS would say that a matrix lies in memory: whether transposed, and the longer stride.
+
+    None if it could not, or if the array has another dtype than float32 or no elements.
+    """
+    if dtype != np.float32 or not is_matrix(dtype, shape, strides):
+        return None
+    down, right = (stride // dtype.itemsize for stride in strides)
+    if right == 1 and down >= shape[1]:
+        return b"N", down
+    if down == 1 and right >= shape[0]:
+        return b"T", right
+    return None
+
+
+def layouts(*arrays: np.ndarray) -> list[tuple[bytes, int]] | None:
+    """The layouts of a, b and out; None if BLAS could not say one of them. ``out`` must lie row by row."""
+    found = [layout(*kind(x)) for x in arrays]
+    return None if None in found or found[-1][0] == b"T" else found  # type: ignore[index, return-value]
