@@ -392,4 +392,4 @@ def test_a_batch_that_only_the_encoder_prepared_is_refused_by_a_model_with_a_hea
     prepared = map_arrays(model.device.asarray, model.prepare(input_ids=ids))
     of_encoder, _ = model.bert.forward(prepared)  # which reads a part
     of_model, _ = model.forward(prepared, return_hidden_states=True)
-    assert of_model.last_hidden_state.shape == of_encoder.last_hidden_state.shape
+    assert of_model.hidden_states[-1].shape == of_encoder.last_hidden_state.shape
