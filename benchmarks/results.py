@@ -16,7 +16,7 @@ from minibert.devices import describe_processor, resolve_device
 from minibert.files import folder_locked, read_json, write_json, write_text
 
 PACKAGES = "numpy scipy numba torch transformers accelerate tokenizers sentence-transformers".split()
-PACKAGES += "onnxruntime cupy-cuda12x cupy-cuda13x".split()
+PACKAGES += "onnxruntime onednn-cpu-gomp mkl cupy-cuda12x cupy-cuda13x".split()
 
 
 class Results:

@@ -148,6 +148,18 @@ def test_the_hash_of_the_program_is_that_of_all_its_source(tmp_path, monkeypatch
     assert len(set(hashes)) == 5 and describe_program()["the hash of minibert's source"] == hashes[-1]
 
 
+@pytest.mark.parametrize(("products", "told"), [("numpy", ["openblas 1"]), ("mkl", ["mkl 2", "openblas 1"])])
+def test_a_library_that_was_only_timed_is_no_part_of_the_environment(monkeypatch, products, told):
+    """Otherwise a resumed run, which times nothing, would seem to be on another machine."""
+    pools = [
+        {"user_api": "blas", "internal_api": name, "version": n} for name, n in (("openblas", 1), ("mkl", 2))
+    ]
+    pools.append({"user_api": "openmp", "internal_api": "openmp", "version": None})
+    monkeypatch.setattr(checkpoint.threadpoolctl, "threadpool_info", lambda: pools)
+    monkeypatch.setattr(checkpoint, "products_library", lambda: products)
+    assert describe_environment(Device("cpu", np))["blas"] == told
+
+
 def test_the_environment_says_what_bits_can_depend_on():
     environment = describe_environment(Device("cpu", np))
     assert environment["numpy"] == np.__version__ and environment["device"] == "cpu"
