@@ -69,7 +69,22 @@ def layout(dtype: np.dtype, shape: tuple, strides: tuple) -> tuple[bytes, int] |
     return None
 
 
-def layouts(*arrays: np.ndarray) -> list[tuple[bytes, int]] | None:
-    """The layouts of a, b and out; None if BLAS could not say one of them. ``out`` must lie row by row."""
-    found = [layout(*kind(x)) for x in arrays]
-    return None if None in found or found[-1][0] == b"T" else found  # type: ignore[index, return-value]
+def by_sgemm(sgemm: Callable[..., object]) -> Product:
+    """out = a b in float32 by this function of BLAS, for matrices that lie row by row or are transposed.
+
+    Its arguments are whether a and b are transposed (b"N", b"T"), M, N, K, and then 1, a, b and 0, out, where
+    each matrix is a pointer and a stride. ``out`` must lie row by row.
+    """
+
+    def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> bool:
+        layouts = [layout(*kind(x)) for x in (a, b, out)]
+        if None in layouts or layouts[2][0] == b"T":  # type: ignore[index]
+            return False
+        (a_turned, a_step), (b_turned, b_step), (_, out_step) = layouts  # type: ignore[misc]
+        sgemm(
+            *(a_turned, b_turned, len(a), b.shape[1], len(b)),
+            *(1.0, a.ctypes.data, a_step, b.ctypes.data, b_step, 0.0, out.ctypes.data, out_step),
+        )
+        return True
+
+    return multiply

@@ -6,9 +6,7 @@ The thread that calls it computes it: MKL is asked for its layer without threads
 import ctypes
 import functools
 
-import numpy as np
-
-from minibert.blas import Product, layouts, open_library
+from minibert.blas import Product, by_sgemm, open_library
 
 # MKL's numbers, of its headers mkl_cblas.h and mkl_service.h.
 ROW_MAJOR, TURNED = 101, {b"N": 111, b"T": 112}
@@ -30,15 +28,7 @@ def single_precision() -> Product:
     function, size, number, pointer = load().cblas_sgemm, ctypes.c_int, ctypes.c_float, ctypes.c_void_p
     function.argtypes = [*[size] * 6, number, pointer, size, pointer, size, number, pointer, size]
 
-    def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> bool:
-        found = layouts(a, b, out)
-        if found is None:
-            return False
-        (a_turned, a_step), (b_turned, b_step), (_, out_step) = found
-        function(
-            *(ROW_MAJOR, TURNED[a_turned], TURNED[b_turned], len(a), b.shape[1], len(b)),
-            *(1.0, a.ctypes.data, a_step, b.ctypes.data, b_step, 0.0, out.ctypes.data, out_step),
-        )
-        return True
+    def sgemm(a_turned: bytes, b_turned: bytes, *others: float) -> None:
+        function(ROW_MAJOR, TURNED[a_turned], TURNED[b_turned], *others)
 
-    return multiply
+    return by_sgemm(sgemm)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.blas import KEPT, Product, is_matrix, kind, layouts, open_library
+from minibert.blas import KEPT, Product, by_sgemm, is_matrix, kind, open_library
 
 # oneDNN's numbers, of its header dnnl_types.h.
 CPU, DEFAULT_STREAM = 1, 1
@@ -59,20 +59,12 @@ def single_precision() -> Product:
         *(ctypes.c_float, pointer, size, pointer, size, ctypes.c_float, pointer, size),
     ]
 
-    def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> bool:
-        found = layouts(a, b, out)
-        if found is None:
-            return False
-        (a_turned, a_step), (b_turned, b_step), (_, out_step) = found
+    def sgemm(*arguments: Any) -> None:
         with _OneThread():
-            status = function(
-                *(a_turned, b_turned, len(a), b.shape[1], len(b)),
-                *(1.0, a.ctypes.data, a_step, b.ctypes.data, b_step, 0.0, out.ctypes.data, out_step),
-            )
-        _check(status, "product of", a.shape, "and", b.shape)
-        return True
+            status = function(*arguments)
+        _check(status, "product of M, N, K =", *arguments[2:5])
 
-    return multiply
+    return by_sgemm(sgemm)
 
 
 # -- In bfloat16 --------------------------------------------------------------------------------------
@@ -135,9 +127,9 @@ def _make_primitive(
     library: ctypes.CDLL, engine: ctypes.c_void_p, stream: ctypes.c_void_p, *kinds: tuple
 ) -> _Primitive | None:
     """Of arrays of these kinds. None if they are no matrices, or if oneDNN has no code for them."""
-    if not all(is_matrix(*kind) for kind in kinds):
+    if not all(is_matrix(*each) for each in kinds):
         return None
-    layouts = [_describe(library, *kind) for kind in kinds]
+    layouts = [_describe(library, *each) for each in kinds]
     description, made = ctypes.c_void_p(), ctypes.c_void_p()
     source, weights, destination = layouts
     status = library.dnnl_matmul_primitive_desc_create(

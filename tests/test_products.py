@@ -125,16 +125,14 @@ def test_every_product_of_the_loss_goes_through_it(counting):
 
 
 @pytest.mark.parametrize(("share", "chosen"), [(0.5, "other"), (0.99, "numpy"), (1.5, "numpy")])
-def test_the_fastest_is_chosen_unless_the_difference_is_small(monkeypatch, share, chosen):
+def test_the_fastest_is_chosen_unless_the_difference_is_small(nothing_installed, monkeypatch, share, chosen):
     monkeypatch.setitem(products.LIBRARIES, "other", lambda: None)
     monkeypatch.setattr(products, "_best_times", lambda shape, names: {"numpy": 1.0, "other": share})
-    monkeypatch.setattr(products, "is_available", lambda name: name not in ("onednn", "mkl"))
     assert fastest_library([(64, 64), (64, 256)]) == chosen
 
 
-def test_the_products_of_all_matrices_count(monkeypatch):
+def test_the_products_of_all_matrices_count(nothing_installed, monkeypatch):
     monkeypatch.setitem(products.LIBRARIES, "other", lambda: None)
-    monkeypatch.setattr(products, "is_available", lambda name: name not in ("onednn", "mkl"))
     for one, another in itertools.permutations([(1, 1), (2, 2)]):
         times = {one: {"numpy": 1.0, "other": 9.0}, another: {"numpy": 2.0, "other": 1.0}}
         monkeypatch.setattr(products, "_best_times", lambda shape, names, times=times: times[shape])
@@ -148,8 +146,7 @@ def test_the_best_round_counts(monkeypatch):
     assert products._best_times((8, 8), ["spy"]) == {"spy": 1}
 
 
-def test_all_three_products_are_timed(monkeypatch, counting):
-    monkeypatch.setattr(products, "is_available", lambda name: name not in ("onednn", "mkl"))
+def test_all_three_products_are_timed(nothing_installed, counting):
     fastest_library([(24, 16)])
     rows = products.ROWS
     assert set(counting) == {(rows, 16, 24), (rows, 24, 16), (24, rows, 16)}
@@ -209,11 +206,17 @@ def test_layouts(name):
 
 
 def test_a_result_must_lie_row_by_row():
+    told = []
+    product = blas.by_sgemm(lambda *arguments: told.append(arguments))
     a, b, out = draw(3, 4), draw(4, 5), np.empty((3, 5), np.float32)
-    assert blas.layouts(a, b, out) == [(b"N", 4), (b"N", 5), (b"N", 5)]
-    assert blas.layouts(a.T, b, out) == [(b"T", 4), (b"N", 5), (b"N", 5)]
-    assert blas.layouts(a, b, np.empty((5, 3), np.float32).T) is None
-    assert blas.layouts(a[:, ::2], b, out) is None
+    pointers = [x.ctypes.data for x in (a, b, out)]
+    assert product(a, b, out)
+    assert told == [(b"N", b"N", 3, 5, 4, 1.0, pointers[0], 4, pointers[1], 5, 0.0, pointers[2], 5)]
+    turned = draw(4, 3).T
+    assert product(turned, b, out) and told[1][:2] == (b"T", b"N") and told[1][7] == 3
+    assert not product(a, b, np.empty((5, 3), np.float32).T)
+    assert not product(a[:, ::2], b, out)
+    assert len(told) == 2
 
 
 # -- bfloat16 ------------------------------------------------------------------------------------------
