@@ -922,7 +922,7 @@ def test_bfloat16_on_a_processor_without_it_is_refused_before_any_work(small, tm
     monkeypatch.setattr(products, "_processor_features", lambda: set())
     products._bfloat16.cache_clear()
     with pytest.raises(UserError, match="this processor has no bfloat16 products"):
-        pretrain(small(precision="bfloat16"))
+        pretrain(small(precision="bfloat16", products="auto"))
     assert not (tmp_path / "prepared").exists()
 
 
