@@ -4,6 +4,7 @@ import ctypes
 import ctypes.util
 import functools
 import importlib.metadata
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -14,6 +15,7 @@ from minibert.errors import UserError
 Product = Callable[[np.ndarray, np.ndarray, np.ndarray], bool]
 
 DTYPES = "float32", "bfloat16"
+opened: set[str] = set()  # the files of libraries that were opened here, perhaps only to be timed
 KEPT = 512  # kinds of arrays, or products of such, whose description is kept
 
 
@@ -34,6 +36,7 @@ def open_library(title: str, package: str, file: str, name: str, needed: tuple[s
         library = ctypes.CDLL(path)
         for function in needed:
             getattr(library, function)
+        opened.add(os.path.realpath(path))
         return library
     except (OSError, AttributeError) as error:
         raise UserError(f"{title} cannot be used ({error})") from None

@@ -24,6 +24,7 @@ import safetensors.numpy
 import threadpoolctl
 
 from minibert import __version__
+from minibert.blas import opened
 from minibert.devices import Device, describe_processor
 from minibert.errors import UserError
 from minibert.files import atomic_folder, read_json, write_json
@@ -99,8 +100,8 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 def describe_environment(device: Device) -> dict[str, Any]:
     """What the last bit of a result can depend on, besides the settings and the text."""
     blas = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
-    if products_library() != MKL:  # it may have been opened to be timed
-        blas = [pool for pool in blas if pool["internal_api"] != "mkl"]
+    if products_library() != MKL:  # it may have been opened to be timed; NumPy may have one of its own
+        blas = [pool for pool in blas if pool["filepath"] not in opened]
     environment = {
         "minibert": __version__,
         "python": platform.python_version(),

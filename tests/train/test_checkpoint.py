@@ -148,14 +148,18 @@ def test_the_hash_of_the_program_is_that_of_all_its_source(tmp_path, monkeypatch
     assert len(set(hashes)) == 5 and describe_program()["the hash of minibert's source"] == hashes[-1]
 
 
-@pytest.mark.parametrize(("products", "told"), [("numpy", ["openblas 1"]), ("mkl", ["mkl 2", "openblas 1"])])
+@pytest.mark.parametrize(
+    ("products", "told"), [("numpy", ["mkl 3", "openblas 1"]), ("mkl", ["mkl 2", "mkl 3", "openblas 1"])]
+)
 def test_a_library_that_was_only_timed_is_no_part_of_the_environment(monkeypatch, products, told):
     """Otherwise a resumed run, which times nothing, would seem to be on another machine."""
     pools = [
-        {"user_api": "blas", "internal_api": name, "version": n} for name, n in (("openblas", 1), ("mkl", 2))
+        {"user_api": "blas", "internal_api": name, "version": n, "filepath": f"/lib/{n}.so"}
+        for name, n in (("openblas", 1), ("mkl", 2), ("mkl", 3))  # NumPy may have an MKL of its own
     ]
-    pools.append({"user_api": "openmp", "internal_api": "openmp", "version": None})
+    pools.append({"user_api": "openmp", "internal_api": "openmp", "version": None, "filepath": "/lib/4.so"})
     monkeypatch.setattr(checkpoint.threadpoolctl, "threadpool_info", lambda: pools)
+    monkeypatch.setattr(checkpoint, "opened", {"/lib/2.so"})
     monkeypatch.setattr(checkpoint, "products_library", lambda: products)
     assert describe_environment(Device("cpu", np))["blas"] == told
 
