@@ -83,6 +83,41 @@ def test_a_task_may_share_tasks_too(threads):
     run_all([lambda: both.wait(20)] * 2)  # afterwards tasks are shared again; alone, one would wait in vain
 
 
+def test_nobody_waits_for_a_thread_that_others_keep_busy(threads):
+    """The caller computes all tasks himself, and does not wait until the other thread could have helped."""
+    threads(2)
+    both, leave, done = threading.Barrier(3), threading.Event(), []
+
+    def busy():
+        both.wait(20)
+        leave.wait(20)
+
+    others = threading.Thread(target=run_all, args=([busy] * 2,))
+    others.start()
+    both.wait(20)  # now both tasks have begun
+    caller = threading.Thread(target=run_all, args=([lambda: done.append(1)] * 3,), daemon=True)
+    caller.start()
+    caller.join(10)
+    assert done == [1, 1, 1] and not caller.is_alive()
+    leave.set()
+    others.join(20)
+
+
+def test_threads_end_when_another_number_is_set(threads):
+    def helpers():
+        return [thread for thread in threading.enumerate() if thread.name.startswith("minibert")]
+
+    threads(4)
+    run_all([lambda: None] * 4)
+    before = helpers()
+    assert len(before) >= 3
+    threads(2)
+    run_all([lambda: None] * 2)
+    for thread in before:
+        thread.join(10)
+    assert len(helpers()) == 1
+
+
 def test_a_number_that_is_set_meanwhile_holds_afterwards(threads):
     threads(2)
     inside = []
@@ -183,6 +218,21 @@ def test_an_error_in_a_block_is_raised(threads):
         threads(count)
         with pytest.raises(ZeroDivisionError):
             run_blocks(fail, 100, 10)
+
+
+def test_an_error_in_another_thread_is_raised(threads):
+    threads(2)
+    caller, both, others = threading.get_ident(), threading.Barrier(2), []
+
+    def task():
+        both.wait(20)
+        if threading.get_ident() != caller:
+            others.append(1)
+            raise ZeroDivisionError("in the other thread")
+
+    with pytest.raises(ZeroDivisionError, match="in the other thread"):
+        run_all([task] * 2)
+    assert others == [1]
 
 
 def test_blocks_use_as_many_threads_as_were_set(threads):
