@@ -14,3 +14,4 @@ def test_blocks_are_equal_shares_and_no_larger_than_suits_the_library(monkeypatc
     blocks = -(-rows // block)
     assert block <= at_most
     assert blocks <= threads * -(-rows // (threads * at_most))  # no more than are needed
+    assert block >= min(rows, 64)  # a sentence is computed by one thread

@@ -9,16 +9,18 @@ from minibert.kernels.cpu.memory import as_rows, empty, empty_like
 from minibert.products import BFLOAT16, multiply, products_library
 from minibert.threads import get_threads, run_blocks
 
+LEAST = 64  # rows of a block, if there are so many: sharing fewer takes longer than computing them
+
 
 def row_block(rows: int) -> int:
     """How many rows of a product to compute at a time: one equal share per thread, or several.
 
     A small block is still in the cache when the loops after the product read it. But in bfloat16, a product
-    begins by rearranging all of W, so there the blocks are larger and fewer.
+    begins by rearranging all of W, so there the blocks are larger and fewer. A short sentence is one block.
     """
     threads, at_most = get_threads(), 2048 if products_library() == BFLOAT16 else 512
     rounds = max(-(-rows // (threads * at_most)), 1)
-    return max(-(-rows // (threads * rounds)), 1)
+    return max(-(-rows // (threads * rounds)), LEAST)
 
 
 def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, tuple]:
