@@ -1,5 +1,7 @@
 """The three look-ups, their sum, LayerNorm and dropout in one pass over the tokens."""
 
+from functools import partial
+
 import numpy as np
 
 from minibert.dropout_bits import DropoutKey
@@ -7,6 +9,8 @@ from minibert.kernels.cpu.compiled import compiled, dropout_factor, dropout_numb
 from minibert.kernels.cpu.memory import as_rows, empty, empty_like
 from minibert.kernels.cpu.norm import ROWS, normalise_row, normalise_row_backward, partial_sums
 from minibert.threads import run_all, run_blocks
+
+TABLE_ROWS = 4096  # of a table of embeddings, per unit of work
 
 
 @compiled
@@ -38,11 +42,13 @@ def _embed_rows_backward(
 
 
 @compiled
-def _add_rows(rows, ids, table):
-    """table[ids[r]] += rows[r], one row after the other."""
+def _add_rows(rows, ids, part, first):
+    """part[ids[r] - first] += rows[r], one row after the other, for the ids of this part of a table."""
     for r in range(len(ids)):
-        for c in range(rows.shape[1]):
-            table[ids[r], c] += rows[r, c]
+        i = ids[r] - first
+        if 0 <= i < len(part):
+            for c in range(rows.shape[1]):
+                part[i, c] += rows[r, c]
 
 
 def embed(
@@ -93,7 +99,7 @@ def embed_backward(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """See ``composites.embed_backward``."""
     shapes, ids, type_ids, normalised, inverse_std, norm_weight, drop = cache
-    dword, dposition, dtoken_type = (np.zeros(shape, dtype=np.float32) for shape in shapes)
+    dword, dposition, dtoken_type = map(empty, shapes)
     rows = as_rows(dout, len(norm_weight))
     dtotal = empty_like(normalised)
     sums = partial_sums(len(rows), len(norm_weight))
@@ -106,13 +112,23 @@ def embed_backward(
         )
 
     run_blocks(block, len(rows), ROWS)
-    # A table's rows are added one after the other, so that the sums are the same every time.
-    run_all(
-        [
-            lambda: _add_rows(dtotal, ids, dword),
-            lambda: _add_rows(dtotal, type_ids, dtoken_type),
-            lambda: np.sum(dtotal.reshape(dout.shape), axis=0, out=dposition[: dout.shape[1]]),
-        ]
+
+    def sum_rows(ids: np.ndarray, table: np.ndarray, s: slice) -> None:
+        table[s] = 0
+        _add_rows(dtotal, ids % len(table), table[s], s.start)  # an id below 0 counts from the end
+
+    def sum_positions() -> None:
+        length = dout.shape[1]
+        dposition[length:] = 0
+        np.sum(dtotal.reshape(dout.shape), axis=0, out=dposition[:length])
+
+    # What belongs to a row of a table is added in the order of the batch: the sums are the same every time.
+    tables = (dword, ids), (dtoken_type, type_ids)
+    parts = (
+        partial(sum_rows, those, table, slice(start, start + TABLE_ROWS))
+        for table, those in tables
+        for start in range(0, len(table), TABLE_ROWS)
     )
+    run_all([*parts, sum_positions])
     dweight, dbias = sums.sum(axis=0)
     return dword, dposition, dtoken_type, dweight, dbias
