@@ -72,6 +72,8 @@ class Group:
             case = f"{run['name']}, seed {seed}"
             if (options.only is None or run["name"] in options.only) and case not in measured:
                 settings = self._settings(run["settings"], track, options, seed, run["name"])
+                if "seconds" in self.about and not options.quick:
+                    settings = settings.replace(steps=self._steps(settings, self._measured(options)))
                 yield case, self._take(settings, track, options, seed)
 
     def _measured(self, options: argparse.Namespace) -> Mapping[str, Any]:
@@ -92,8 +94,6 @@ class Group:
     def _take(
         self, settings: PretrainSettings, track: Track, options: argparse.Namespace, seed: int
     ) -> dict[str, Any]:
-        if "seconds" in self.about and not options.quick:
-            settings = settings.replace(steps=self._steps(settings))
         if not (settings.folder / "final").is_dir():
             resume = any(settings.folder.glob("checkpoint-*"))
             fits = _fits(settings, track)
@@ -113,10 +113,17 @@ class Group:
             "tasks": {task: score(task, settings, options) for task in self.about["tasks"]},
         }
 
-    def _steps(self, settings: PretrainSettings) -> int:
-        """How many steps fit into the seconds of the group, by a few that are timed; once for all seeds."""
-        name = f"{settings.name.rpartition('-')[0]}-timed"
-        timed = settings.replace(name=name, steps=TIMED, log_every=1, eval_batches=1, overwrite=True)
+    def _steps(self, settings: PretrainSettings, measured: Mapping[str, Any]) -> int:
+        """How many steps fit into the seconds of the group, by a few that are timed; once for all seeds.
+
+        So if another seed was measured, perhaps on another machine, it takes as many steps as that.
+        """
+        run = settings.name.rpartition("-")[0]
+        if known := [record["steps"] for record in measured.values() if record["run"] == run]:
+            return known[0]
+        timed = settings.replace(
+            name=f"{run}-timed", steps=TIMED, log_every=1, eval_batches=1, overwrite=True
+        )
         if not (timed.folder / "final").is_dir():
             pretrain(timed)
         lines = read_metrics(timed.folder / "metrics.jsonl")

@@ -13,6 +13,7 @@ from benchmarks.ablations.__main__ import main
 from benchmarks.ablations.experiments import QUICK, Group, groups
 from benchmarks.ablations.fine_tuned import TASKS
 from benchmarks.finetuning.runs import Run
+from benchmarks.results import Results
 from benchmarks.speedrun import tracks
 from minibert.cli import parse
 from minibert.files import write_json
@@ -136,6 +137,13 @@ def test_runs_of_equal_time_take_as_many_steps_as_fit(track, tmp_path, monkeypat
     for record in cases.values():
         assert record["steps"] > 3 and 0.3 < record["seconds"] < 6
     assert (tmp_path / "runs" / "docs" / "variants-roberta-timed").is_dir()
+
+    results = Results(tmp_path, "ablations")
+    bert = cases["BERT, seed 0"] | {"steps": 5}  # on another machine, where more or fewer fitted
+    results.save("variants", "BERT, seed 0", bert, 1)
+    options.seeds, options.only, options.folder = [1], ["BERT"], tmp_path / "elsewhere"
+    assert dict(group.measure(options))["BERT, seed 1"]["steps"] == 5
+    assert not (tmp_path / "elsewhere" / "docs" / "variants-bert-timed").exists()
 
 
 def test_mistakes_are_told_in_a_line(capsys):
