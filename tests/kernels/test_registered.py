@@ -50,8 +50,9 @@ def _dropout_residual_norm(rng, probability):
     return x, residual, weight, bias, 1e-12, probability, dropout_key(7, 1, 0, 0, 3)
 
 
-def _embed(rng, probability):
-    batch, length, size, vocabulary = _sizes(rng)
+def _embed(rng, probability, vocabulary=None):
+    batch, length, size, few = _sizes(rng)
+    vocabulary = vocabulary or few
     tables = (rng.standard_normal((count, size)) for count in (vocabulary, length + 5, 2))
     ids = rng.integers(0, vocabulary, (batch, length))  # every id occurs several times
     type_ids = rng.integers(0, 2, (batch, length))
@@ -100,7 +101,11 @@ CASES = {
         lambda rng: _dropout_residual_norm(rng, 0.1),
         lambda rng: _dropout_residual_norm(rng, 0.0),
     ],
-    "embed": [lambda rng: _embed(rng, 0.1), lambda rng: _embed(rng, 0.0)],
+    "embed": [
+        lambda rng: _embed(rng, 0.1),
+        lambda rng: _embed(rng, 0.0),
+        lambda rng: _embed(rng, 0.1, vocabulary=9000),  # its gradient is made in three parts
+    ],
     "packed_attention": [
         lambda rng: _packed_attention(rng, 0.1),
         lambda rng: _packed_attention(rng, 0.0),
@@ -206,6 +211,17 @@ def test_adamw_update(seed, corrections):
     for got, expected in zip(state, exact, strict=True):
         assert got.dtype == np.float32
         assert _relative_error(got, expected) < BOUND["float32"]
+
+
+def test_the_gradient_of_embeddings_takes_ids_that_count_from_the_end():
+    arguments = _cast(CASES["embed"][2](np.random.default_rng(0)), "float32")
+    tables_and_norm, ids, others = arguments[:5], arguments[5], arguments[6:]
+    kernel, vocabulary = ops.TABLE["embed"].kernels["numpy", "float32"], len(tables_and_norm[0])
+    found = []
+    for same in (ids, np.where(ids % 2, ids, ids - vocabulary)):
+        y, cache = kernel.forward(*tables_and_norm, same, *others)
+        found.append(kernel.backward(np.ones_like(y), cache)[0])
+    assert found[0].any() and np.array_equal(*found)
 
 
 @pytest.mark.parametrize("shape", [(48, 48), (48, 130), (130, 48), (1, 7), (3, 16, 40)])
