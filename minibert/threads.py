@@ -194,12 +194,12 @@ def run_all(tasks: Iterable[Callable[[], object]]) -> None:
 def _work_together(work: Callable[[], object], seats: deque[int]) -> None:
     """Call ``work`` in this thread and in a helper for each of the ``seats``; raise the error of any.
 
-    Whoever finds his seat taken has come too late, and is not waited for.
+    A helper that finds its seat taken has come too late, and is not waited for.
     """
     helpers, done = len(seats), SimpleQueue[BaseException | None]()
     all_helpers = _threads_beside_this()  # they stay as long as this refers to them
 
-    def help() -> None:
+    def assist() -> None:
         if _next(seats) is None:
             return
         try:
@@ -209,7 +209,7 @@ def _work_together(work: Callable[[], object], seats: deque[int]) -> None:
             done.put(error)
 
     for _ in range(helpers):
-        all_helpers.jobs.put(help)
+        all_helpers.jobs.put(assist)
     try:
         work()
     finally:

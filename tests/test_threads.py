@@ -84,7 +84,7 @@ def test_a_task_may_share_tasks_too(threads):
 
 
 def test_nobody_waits_for_a_thread_that_others_keep_busy(threads):
-    """The caller computes all tasks himself, and does not wait until the other thread could have helped."""
+    """The caller computes all tasks, and does not wait until the other thread could have helped."""
     threads(2)
     both, leave, done = threading.Barrier(3), threading.Event(), []
 

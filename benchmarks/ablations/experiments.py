@@ -73,7 +73,7 @@ class Group:
             if (options.only is None or run["name"] in options.only) and case not in measured:
                 settings = self._settings(run["settings"], track, options, seed, run["name"])
                 if "seconds" in self.about and not options.quick:
-                    settings = settings.replace(steps=self._steps(settings, self._measured(options)))
+                    settings = settings.replace(steps=self._steps(settings, measured))
                 yield case, self._take(settings, track, options, seed)
 
     def _measured(self, options: argparse.Namespace) -> Mapping[str, Any]:

@@ -115,7 +115,7 @@ def embed_backward(
 
     def sum_rows(ids: np.ndarray, table: np.ndarray, s: slice) -> None:
         table[s] = 0
-        _add_rows(dtotal, ids % len(table), table[s], s.start)  # an id below 0 counts from the end
+        _add_rows(dtotal, ids, table[s], s.start)
 
     def sum_positions() -> None:
         length = dout.shape[1]
@@ -123,7 +123,7 @@ def embed_backward(
         np.sum(dtotal.reshape(dout.shape), axis=0, out=dposition[:length])
 
     # What belongs to a row of a table is added in the order of the batch: the sums are the same every time.
-    tables = (dword, ids), (dtoken_type, type_ids)
+    tables = (dword, ids % len(dword)), (dtoken_type, type_ids % len(dtoken_type))  # -1 is the last row
     parts = (
         partial(sum_rows, those, table, slice(start, start + TABLE_ROWS))
         for table, those in tables
