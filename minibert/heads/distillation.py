@@ -97,7 +97,6 @@ class Distillation(Module):
                     f"the teacher's {size} is {its}, the student's {needed}; give a teacher that can read "
                     "all that the student reads"
                 )
-        teacher.eval()
         self._depth = teacher.config.num_hidden_layers
         self._ask = teacher.forward  # not the teacher itself: it is no part of what learns
 
@@ -139,7 +138,12 @@ class Distillation(Module):
         layer_caches: dict[_Imitated, list[Any]] = {}
         if self.imitated:
             read = replace(inputs.student, targets=None)
-            teacher = self._ask(read, return_hidden_states=hidden, return_attentions=attention)[0]
+            teacher = self._ask(  # without dropout
+                read,
+                context=Context(backward=False),
+                return_hidden_states=hidden,
+                return_attentions=attention,
+            )[0]
             mask = inputs.student.attention_mask.astype(self.dtype)  # (B, S)
             layer_caches = self._imitate(vars(outputs), vars(teacher), mask, targets.denominator, losses)
         return losses, Cache(self, student_cache, soft_cache, soft_backward, layer_caches)

@@ -82,7 +82,6 @@ class MaskedWordDistillation(Module):
                 f"the teacher's hidden size is {hidden[0]}, the student's {hidden[1]}; a cosine needs "
                 "the same"
             )
-        teacher.eval()
         self.student = student
         self.temperature = temperature
         self.weights = {"soft_loss": soft_weight, "mlm_loss": mlm_weight, "cosine_loss": cosine_weight}
@@ -116,7 +115,7 @@ class MaskedWordDistillation(Module):
         encoded, encoder_cache = self.student.bert.forward(masked, context=context)
         hidden = encoded.last_hidden_state  # (B, S, H)
         logits, head_cache = predictions.forward(hidden, targets.positions)  # (N, V)
-        read, _ = self._read(masked)
+        read = self._read(masked, context=Context(backward=False))[0]  # without dropout
         its_hidden = read.last_hidden_state
         its_logits, _ = self._score(its_hidden, targets.positions)
         xp = get_array_module(hidden)

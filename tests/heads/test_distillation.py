@@ -10,6 +10,7 @@ from minibert.bert import BertConfig
 from minibert.errors import UserError
 from minibert.heads import BertForSequenceClassification, Distillation
 from minibert.heads.distillation import ATTENTION
+from minibert.nn import Context
 from minibert.variants.roberta import RobertaConfig, RobertaForSequenceClassification
 
 SMALL = BertConfig(
@@ -41,8 +42,24 @@ def make(student, teacher, device="cpu", **weights):
 
 def inside(model):
     """Hidden states and attention of all layers, on the host."""
-    outputs, _ = model.forward(**BATCH, return_hidden_states=True, return_attentions=True)
+    outputs, _ = model.forward(**BATCH, context=Context(), return_hidden_states=True, return_attentions=True)
     return [[to_numpy(x) for x in values] for values in (outputs.hidden_states[1:], outputs.attentions)]
+
+
+def test_the_teacher_has_no_dropout_and_stays_as_it_is(monkeypatch):
+    """It is asked without dropout and without keeping anything for a backward pass, even in training mode."""
+    distillation, _, teacher = make(SMALL, LARGE, hidden_weight=1.0)
+    encoder, contexts = teacher.bert.encoder, []
+    forward = encoder.forward
+
+    def spy(hidden, bias, context, *others):
+        contexts.append(context)
+        return forward(hidden, bias, context, *others)
+
+    monkeypatch.setattr(encoder, "forward", spy)
+    losses = [float(distillation.forward(**BATCH, **TARGETS)[0].hidden_loss) for _ in range(2)]
+    assert teacher.training and losses[0] == losses[1]
+    assert [context.backward for context in contexts] == [False, False]
 
 
 def cosines(hidden):

@@ -64,6 +64,13 @@ def test_the_losses_are_their_definitions():
     assert outputs.loss == pytest.approx(expected, rel=1e-12)
 
 
+def test_the_teacher_has_no_dropout_and_stays_as_it_is():
+    teacher = make_teacher(hidden_dropout_prob=0.5)
+    pairs = MaskedWordDistillation(make_student(), teacher)
+    losses = [float(pairs.forward(**make_batch())[0].soft_loss) for _ in range(2)]
+    assert teacher.training and losses[0] == losses[1]
+
+
 def test_masked_words_are_needed():
     pairs = MaskedWordDistillation(make_student(), make_teacher())
     with pytest.raises(UserError, match="a batch without labels; the student learns from masked words"):
