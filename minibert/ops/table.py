@@ -121,7 +121,9 @@ def has_kernel(name: str, x: Array) -> bool:
 
 def _choose(name: str, first: str, arguments: tuple, keywords: dict[str, Any]) -> Implementation:
     """The implementation to use for these arguments; ``first`` is the name of the first parameter."""
-    x: Array = arguments[0] if arguments else keywords.get(first)
+    if not arguments and first not in keywords:
+        raise TypeError(f"{name}() is missing its argument {first!r}")
+    x: Array = arguments[0] if arguments else keywords[first]
     entry, library = TABLE[name], get_array_module(x).__name__
     if not _references and entry.kernels:
         kernel = entry.kernels.get((library, x.dtype.name))

@@ -218,6 +218,11 @@ def test_arguments_by_name(operation):
         np.testing.assert_array_equal(backward(y, cache), [64.0] * 3)
 
 
+def test_a_missing_first_argument_is_named():
+    with pytest.raises(TypeError, match=r"linear\(\) is missing its argument 'x'"):
+        ops.linear(weight=np.ones((2, 2)), bias=np.ones(2))
+
+
 def test_an_operation_without_backward(monkeypatch):
     monkeypatch.setattr(table, "TABLE", {})
 
