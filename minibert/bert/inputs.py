@@ -64,7 +64,7 @@ def encoder_inputs(
     mask = np.ones(shape) if attention_mask is None else as_integers("attention_mask", attention_mask)
     for name, array in (("token_type_ids", types), ("attention_mask", mask)):
         if array.shape != shape:
-            raise UserError(f"{name} has shape {array.shape}; expected that of input_ids, {shape}")
+            raise UserError(f"{name} has shape {array.shape}; expected that of the input, {shape}")
     check_range("token_type_ids", types, config.type_vocab_size, "type_vocab_size")
     check_range("attention_mask", mask, 2, "the two values 0 and 1")
     return EncoderInputs(ids, types.astype(np.int32), mask.astype(np.int32), inputs_embeds)

@@ -25,7 +25,7 @@ class Targets:
     denominator: Array
 
     def divided_by(self, denominator: float | None, epsilon: float = 0.0) -> "Targets":
-        """The same targets, divided by this number if one is given (0, no targets, is 1), plus epsilon."""
+        """The same targets with this denominator, if one is given (1 instead of 0), plus ``epsilon``."""
         chosen = self.denominator if denominator is None else denominator or 1
         return replace(self, denominator=np.asarray(chosen + epsilon, self.denominator.dtype))
 
@@ -53,7 +53,7 @@ def masked_lm_targets(
     """
     labels = as_integers("labels", labels)
     if labels.shape != shape:
-        raise UserError(f"labels has shape {labels.shape}; expected that of input_ids, {shape}")
+        raise UserError(f"labels has shape {labels.shape}; expected that of the input, {shape}")
     chosen = labels != IGNORED  # (B, S)
     check_range("labels", labels[chosen], vocab_size, "vocab_size, or −100 for ignored")
     count = int(chosen.sum())

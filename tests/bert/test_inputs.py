@@ -59,7 +59,7 @@ def test_a_mask_may_be_of_truth_values(config):
         ({"input_ids": [[1] * 17]}, "17 tokens long but the model has only 16 positions"),
         ({"input_ids": [[1, 50]]}, r"input_ids contains 50; expected 0 to 49 \(vocab_size\)"),
         ({"input_ids": [[-1, 50]]}, "input_ids contains -1; expected 0 to 49"),
-        ({"token_type_ids": [[0, 0, 0]]}, r"token_type_ids has shape \(1, 3\); .*input_ids, \(2, 3\)"),
+        ({"token_type_ids": [[0, 0, 0]]}, r"token_type_ids has shape \(1, 3\); .*the input, \(2, 3\)"),
         (
             {"token_type_ids": [[0, 1, 2]] * 2},
             r"token_type_ids contains 2; expected 0 to 1 \(type_vocab_size",
@@ -130,7 +130,7 @@ def test_a_fixed_number_of_rows(config):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([[1, 2]], r"labels has shape \(1, 2\); expected that of input_ids, \(2, 2\)"),
+        ([[1, 2]], r"labels has shape \(1, 2\); expected that of the input, \(2, 2\)"),
         ([[1, 2], [3, 50]], r"labels contains 50; expected 0 to 49 \(vocab_size, or −100 for ignored\)"),
         ([[1, 2], [3, -1]], "labels contains -1"),
         ([[1, 2], [3, -99]], "labels contains -99"),
