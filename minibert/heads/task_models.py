@@ -259,14 +259,14 @@ class BertForSequenceClassification(TaskModel[ClassifierOutput]):
 
     def _head_backward(self, cache: Cache, derivatives: Derivatives) -> tuple[str, Array]:
         """The derivatives of loss and logits → that of what the head reads: dpooled (B, H)."""
-        loss, logits = derivatives["loss"], derivatives["logits"]
+        dloss, dlogits = derivatives["loss"], derivatives["logits"]
         loss_cache = cache.pop(self)
-        if loss is not None:
+        if dloss is not None:
             loss_backward = (
                 ops.squared_error_backward if self.config.is_regression else ops.cross_entropy_backward
             )
-            logits = total(logits, loss_backward(loss, loss_cache))
-        return self.reads, self.classifier.backward(logits, cache.pop(self))
+            dlogits = total(dlogits, loss_backward(dloss, loss_cache))
+        return self.reads, self.classifier.backward(dlogits, cache.pop(self))
 
 
 class BertForTokenClassification(TaskModel[ClassifierOutput]):
@@ -319,16 +319,16 @@ class BertForTokenClassification(TaskModel[ClassifierOutput]):
 
     def _head_backward(self, cache: Cache, derivatives: Derivatives) -> tuple[str, Array]:
         """The derivatives of loss and logits → dhidden (B, S, H)."""
-        loss, logits = derivatives["loss"], derivatives["logits"]
+        dloss, dlogits = derivatives["loss"], derivatives["logits"]
         loss_cache, gather_cache, shape = (cache.pop(self) for _ in range(3))
-        if loss is not None:
+        if dloss is not None:
             if self.crf is None:
-                drows = ops.cross_entropy_backward(loss, loss_cache)  # (B·S, K)
+                drows = ops.cross_entropy_backward(dloss, loss_cache)  # (B·S, K)
             else:
-                dwords = self.crf.backward(loss, loss_cache)  # (B, W, K)
+                dwords = self.crf.backward(dloss, loss_cache)  # (B, W, K)
                 drows = ops.embedding_backward(dwords, gather_cache)
-            logits = total(logits, drows.reshape(shape))
-        return "last_hidden_state", self.classifier.backward(logits, cache.pop(self))
+            dlogits = total(dlogits, drows.reshape(shape))
+        return "last_hidden_state", self.classifier.backward(dlogits, cache.pop(self))
 
     def best_tags(self, logits: Array, chosen: Any) -> Array:
         """The most probable tags: logits (B, S, K) → (B, S) on the host, −100 where none is asked for.
@@ -392,13 +392,13 @@ class BertForQuestionAnswering(TaskModel[QuestionAnsweringOutput]):
 
     def _head_backward(self, cache: Cache, derivatives: Derivatives) -> tuple[str, Array]:
         """The derivatives of loss and logits → dhidden (B, S, H)."""
-        loss, start_logits, end_logits = (derivatives[name] for name in self.head_outputs)
+        dloss, dstart_logits, dend_logits = (derivatives[name] for name in self.head_outputs)
         loss_cache, shape = cache.pop(self), cache.pop(self)
         dlogits = self.device.xp.zeros(shape, dtype=self.dtype)  # (B, S, 2)
-        if loss is not None:
-            dlogits += ops.span_loss_backward(loss, loss_cache)
-        if start_logits is not None:
-            dlogits[..., 0] += start_logits
-        if end_logits is not None:
-            dlogits[..., 1] += end_logits
+        if dloss is not None:
+            dlogits += ops.span_loss_backward(dloss, loss_cache)
+        if dstart_logits is not None:
+            dlogits[..., 0] += dstart_logits
+        if dend_logits is not None:
+            dlogits[..., 1] += dend_logits
         return "last_hidden_state", self.qa_outputs.backward(dlogits, cache.pop(self))
