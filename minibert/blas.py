@@ -48,9 +48,9 @@ def kind(x: np.ndarray) -> tuple[np.dtype, tuple, tuple]:
 
 
 def is_matrix(dtype: np.dtype, shape: tuple, strides: tuple) -> bool:
-    """Whether it has rows, columns, elements, and no stride below 0 or between two elements.
+    """Whether this is a matrix with elements of a known dtype that lie at whole multiples of their size.
 
-    (A stride between two elements is that of a field of records.)
+    (A field of an array of records may lie otherwise.)
     """
     whole = all(stride >= 0 and stride % dtype.itemsize == 0 for stride in strides)
     return len(shape) == 2 and 0 not in shape and dtype.name in DTYPES and whole
@@ -58,7 +58,7 @@ def is_matrix(dtype: np.dtype, shape: tuple, strides: tuple) -> bool:
 
 @functools.lru_cache(KEPT)
 def layout(dtype: np.dtype, shape: tuple, strides: tuple) -> tuple[bytes, int] | None:
-    """How BLAS would say that a matrix lies in memory: whether transposed, and the longer stride.
+    """How BLAS would say that a matrix lies in memory: whether transposed, and its leading dimension.
 
     None if it could not, or if the array has another dtype than float32 or no elements.
     """
@@ -76,17 +76,17 @@ def by_sgemm(sgemm: Callable[..., object]) -> Product:
     """out = a b in float32 by this function of BLAS, for matrices that lie row by row or are transposed.
 
     Its arguments are whether a and b are transposed (b"N", b"T"), M, N, K, and then 1, a, b and 0, out, where
-    each matrix is a pointer and a stride. ``out`` must lie row by row.
+    each matrix is a pointer and its leading dimension. ``out`` must lie row by row.
     """
 
     def multiply(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> bool:
         layouts = [layout(*kind(x)) for x in (a, b, out)]
         if None in layouts or layouts[2][0] == b"T":  # type: ignore[index]
             return False
-        (a_turned, a_step), (b_turned, b_step), (_, out_step) = layouts  # type: ignore[misc]
+        (a_trans, lda), (b_trans, ldb), (_, ldout) = layouts  # type: ignore[misc]
         sgemm(
-            *(a_turned, b_turned, len(a), b.shape[1], len(b)),
-            *(1.0, a.ctypes.data, a_step, b.ctypes.data, b_step, 0.0, out.ctypes.data, out_step),
+            *(a_trans, b_trans, len(a), b.shape[1], len(b)),
+            *(1.0, a.ctypes.data, lda, b.ctypes.data, ldb, 0.0, out.ctypes.data, ldout),
         )
         return True
 

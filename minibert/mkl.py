@@ -9,7 +9,7 @@ import functools
 from minibert.blas import Product, by_sgemm, open_library
 
 # MKL's numbers, of its headers mkl_cblas.h and mkl_service.h.
-ROW_MAJOR, TURNED = 101, {b"N": 111, b"T": 112}
+ROW_MAJOR, TRANSPOSE = 101, {b"N": 111, b"T": 112}
 INTEGERS_OF_32_BITS, SEQUENTIAL = 0, 1
 
 
@@ -28,7 +28,7 @@ def single_precision() -> Product:
     function, size, number, pointer = load().cblas_sgemm, ctypes.c_int, ctypes.c_float, ctypes.c_void_p
     function.argtypes = [*[size] * 6, number, pointer, size, pointer, size, number, pointer, size]
 
-    def sgemm(a_turned: bytes, b_turned: bytes, *others: float) -> None:
-        function(ROW_MAJOR, TURNED[a_turned], TURNED[b_turned], *others)
+    def sgemm(a_trans: bytes, b_trans: bytes, *others: float) -> None:
+        function(ROW_MAJOR, TRANSPOSE[a_trans], TRANSPOSE[b_trans], *others)
 
     return by_sgemm(sgemm)

@@ -126,25 +126,28 @@ class _Primitive:
 def _make_primitive(
     library: ctypes.CDLL, engine: ctypes.c_void_p, stream: ctypes.c_void_p, *kinds: tuple
 ) -> _Primitive | None:
-    """Of arrays of these kinds. None if they are no matrices, or if oneDNN has no code for them."""
+    """The primitive for such arrays; None if they are no matrices, or if oneDNN has no code for them."""
     if not all(is_matrix(*each) for each in kinds):
         return None
     layouts = [_describe(library, *each) for each in kinds]
-    description, made = ctypes.c_void_p(), ctypes.c_void_p()
-    source, weights, destination = layouts
-    status = library.dnnl_matmul_primitive_desc_create(
-        ctypes.byref(description), engine, source, weights, None, destination, None
-    )
-    if status == UNIMPLEMENTED:
-        return None
-    _check(status, "description of a product")
-    _call(library.dnnl_primitive_create, ctypes.byref(made), description)
-    library.dnnl_primitive_desc_destroy(description)
-    memories = [ctypes.c_void_p() for _ in layouts]
-    for memory, layout in zip(memories, layouts, strict=True):
-        _call(library.dnnl_memory_create, ctypes.byref(memory), layout, engine, None)
-        library.dnnl_memory_desc_destroy(layout)
-    return _Primitive(library, stream, made, memories)
+    try:
+        description, made = ctypes.c_void_p(), ctypes.c_void_p()
+        source, weights, destination = layouts
+        status = library.dnnl_matmul_primitive_desc_create(
+            ctypes.byref(description), engine, source, weights, None, destination, None
+        )
+        if status == UNIMPLEMENTED:
+            return None
+        _check(status, "description of a product")
+        _call(library.dnnl_primitive_create, ctypes.byref(made), description)
+        library.dnnl_primitive_desc_destroy(description)
+        memories = [ctypes.c_void_p() for _ in layouts]
+        for memory, layout in zip(memories, layouts, strict=True):
+            _call(library.dnnl_memory_create, ctypes.byref(memory), layout, engine, None)
+        return _Primitive(library, stream, made, memories)
+    finally:
+        for layout in layouts:
+            library.dnnl_memory_desc_destroy(layout)
 
 
 def _describe(library: ctypes.CDLL, dtype: np.dtype, shape: tuple, strides: tuple) -> ctypes.c_void_p:

@@ -186,7 +186,7 @@ class Packed:
 
 Piece = Parameter | Packed
 
-ALONE = 0xA10E  # distinguishes this use of a seed from all others
+ALONE_STREAM = 0xA10E  # distinguishes this use of a seed from all others
 
 
 _seeds = itertools.count()  # for parameters without a model: two of the same shape should differ
@@ -197,7 +197,7 @@ def _allocate_alone(piece: "Piece") -> None:
     new = [parameter for parameter in members(piece) if not parameter.has_memory]
     ParameterBuffers([piece], resolve_device("cpu"), "float32")
     for parameter in new:
-        rng = np.random.default_rng([ALONE, next(_seeds)])
+        rng = np.random.default_rng([ALONE_STREAM, next(_seeds)])
         parameter.value[...] = first_values(parameter.init, parameter.shape, rng, STD)
 
 
