@@ -69,7 +69,10 @@ class Settings:
         return dataclasses.replace(self, **changes)
 
     def refuse(self, in_vain: Mapping[str, str]) -> None:
-        """Raise UserError if one of these settings is not its default. Each would change nothing, and why."""
+        """Raise UserError if one of these settings is not its default.
+
+        ``in_vain`` says, by name, why each of them would change nothing.
+        """
         defaults = {f.name: f.default for f in fields(self)}
         for name, reason in in_vain.items():
             if (value := getattr(self, name)) != (default := defaults[name]):
@@ -122,7 +125,7 @@ class Settings:
 
 
 def as_json(value: Any) -> Any:
-    """The value of a setting as JSON, which has no tuples, gives it back."""
+    """The value of a setting as it comes back from JSON, which has no tuples."""
     return list(value) if isinstance(value, tuple) else value
 
 

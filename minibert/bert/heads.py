@@ -61,7 +61,7 @@ class BertLMPredictionHead(Module):
         return self._rows_backward(dtransformed, dweight, dbias, cache.pop(self))
 
     def loss(self, hidden: Array, targets: Targets) -> tuple[Array, Cache]:
-        """The cross-entropy of these scores, computed without holding all of them: a 0-d array, in nats.
+        """The cross-entropy of these scores as one operation, which kernels fuse: a 0-d array, in nats.
 
         loss = Σ weight · (−log p(label)) / denominator over the N positions of ``targets``.
         """

@@ -104,7 +104,7 @@ class BertModel(BertPretrainedModel):
         return outputs, Cache(self, *caches, how, recorders, OutputKinds(outputs))
 
     def _embed(self, inputs: EncoderInputs, context: Context) -> tuple[Array, Cache, Any]:
-        """The sum of the embeddings, its cache, and what attention adds to the scores in every layer."""
+        """The output of the embeddings, its cache, and what attention adds to the scores in every layer."""
         bias = ops.attention_bias(inputs.attention_mask, self.dtype, self.config.is_decoder)
         ids, types = inputs.input_ids, inputs.token_type_ids
         return *self.embeddings.forward(ids, types, context, inputs.inputs_embeds), bias
@@ -293,7 +293,7 @@ class BertForPreTraining(BertPretrainedModel):
 
 
 def _score_words(head: BertLMPredictionHead, hidden: Array, targets: Targets | None) -> tuple[Array, Cache]:
-    """The scores of every word: (N, V) at the labelled positions or, without labels, (B, S, V) at all."""
+    """The scores of every word: (N, V) at the labelled positions or, without labels, (B, S, V)."""
     if targets is not None:
         count = int(to_numpy(targets.weights > 0).sum())  # rows of weight 0, which come last, are padding
         return head.forward(hidden, targets.positions[:count])

@@ -36,7 +36,7 @@ def add_model_flag(parser: argparse.ArgumentParser, about: str, default: str | N
 def add_machine_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say what to compute on."""
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads for matrix products")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads to compute with")
     parser.add_argument(
         "--products",
         default="numpy",

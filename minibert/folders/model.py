@@ -45,7 +45,7 @@ class PretrainedModel(Module):
     begins_with_new_head = False  # whether it usually starts from a folder of another class, to be fine-tuned
 
     def __init__(self, config: Any, *, device: str | Device | None = "cpu"):
-        """Subclasses make their parts after this, and finally call ``_become_root`` with the ``device``."""
+        """Subclasses make their parts after this, and finally give ``_become_root`` the ``device``."""
         super().__init__()
         self.config = config
 

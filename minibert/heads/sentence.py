@@ -111,7 +111,7 @@ class SentenceEncoder(BertModel):
             dhidden = pool_backward(dpooled, pool_cache).astype(dtype, copy=False)
             derivatives["last_hidden_state"] = total(derivatives.get("last_hidden_state"), dhidden)
         encoder_cache = cache.pop(self)
-        encoder_cache.pop(self)
+        encoder_cache.pop(self)  # its OutputKinds: the derivatives have been checked against ours
         return super()._backward(encoder_cache, derivatives)
 
     # -- Folders --------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """The context of a forward pass: what it needs besides its input, passed down as one argument.
 
 Nothing of a pass is kept on a module. Is this training? Which random bits does dropout use? Is anybody
-observing? Will there be a backward pass? Which tokens does the last layer need? A :class:`Context` answers
-all five, and every layer passes on the one that it was given.
+observing? Will there be a backward pass? Is padding computed? Which tokens does the last layer need? A
+:class:`Context` answers all of these, and every layer passes on the one that it was given.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ class Observer:
 
     Values have dotted names like parameters, from the model down:
 
-        embeddings                                     the sum of the embeddings, hidden state 0: (B, S, H)
+        embeddings                                     their output, hidden state 0: (B, S, H)
         encoder.layer.0                                the output of the first layer, hidden state 1
         encoder.layer.0.attention.self.q    k, v       (B, A, S, D)
         encoder.layer.0.attention.self.scores          q kᵀ/√D + bias: (B, A, S, S)

@@ -227,7 +227,7 @@ def _tree_lines(name: str, module: Module, depth: int = 0) -> Iterator[str]:
     while children:
         name, child = children.pop(0)
         lines = list(_tree_lines("", child))
-        last, *_ = name, 1
+        last = name
         while children and _is_next(last, children[0][0]) and list(_tree_lines("", children[0][1])) == lines:
             last, _ = children.pop(0)
         told = name if last == name else f"{name} … {last.rpartition('.')[2]}, each"
@@ -240,7 +240,7 @@ def _is_next(name: str, following: str) -> bool:
 
 
 def _kind(piece: Piece) -> int:
-    """A sort key: packed matrices, other matrices, packed vectors, the rest; so weight decay comes first."""
+    """A sort key: packed matrices, other matrices, packed vectors, the rest. Weight decay is first."""
     is_vector = len(piece.shape) == 1
     return 2 * is_vector + (not isinstance(piece, Packed))
 

@@ -28,7 +28,7 @@ class Places:
         return x if self.rows is None else x.reshape(-1, x.shape[-1])[self.rows]
 
     def starts_or(self, bias: Any) -> Any:
-        """What tells attention which tokens see each other: ``starts``; ``bias``, if there are none."""
+        """What tells attention which tokens see each other: ``starts`` or, if there are none, ``bias``."""
         return bias if self.starts is None else self.starts
 
     def put_back(self, y: Array) -> Array:
@@ -36,7 +36,7 @@ class Places:
         return y if self.rows is None else put_rows(y, self.rows, self.shape)
 
     def among(self, others: Self) -> "Places":
-        """The same places by where they stand among T others, which include them; themselves, among all."""
+        """These places, numbered within T ``others`` that include them; as they are, if either are all."""
         if self.rows is None or others.rows is None:
             return self
         xp, count = get_array_module(others.rows), len(others.rows)

@@ -1,13 +1,18 @@
 """The mathematics of BERT: each operation is a forward and a backward, side by side.
 
-Start with ``linear_map.py``; each file stands alone. ``nn`` and ``bert`` call the names below. They are the
-functions of those files with two differences: a cache knows which operation made it, and a kernel takes over
-if one is registered for a ``replaceable`` operation (see ``table.py``).
+To read BERT's, take the files in this order: ``linear_map``, ``activations``, ``stable_softmax``,
+``cross_entropy_loss``, ``layer_normalisation``, ``inverted_dropout``, ``embedding_lookup``, ``attention``,
+``composites``; then ``cache`` and ``table``. The others are for heads, other models and training.
 
-To add an activation, add one entry to ``ACTIVATIONS``: its name and a pair of plain functions.
+``nn`` and ``bert`` call the names below. They are the functions of those files with two differences: a cache
+knows which operation made it, and a kernel takes over if one is registered for a ``replaceable`` operation
+(see ``table.py``).
+
+To add an activation, add one entry to ``ACTIVATIONS`` in ``activations.py``: its name and a pair of plain
+functions.
 
 The letters in shapes: B batch · S sequence length · H hidden size · A heads · D = H/A · F feed-forward
-size · V vocabulary · L layers · P predicted positions.
+size · V vocabulary · L layers · P predicted positions. A docstring explains any others.
 """
 
 from minibert import dropout_bits
@@ -157,6 +162,10 @@ __all__ = [
     "embedding_backward",
     "first_token",
     "first_token_backward",
+    "gelu",
+    "gelu_backward",
+    "gelu_tanh",
+    "gelu_tanh_backward",
     "global_norm",
     "has_kernel",
     "in_batch_softmax_loss",
@@ -177,6 +186,7 @@ __all__ = [
     "orthogonalise",
     "packed_attention",
     "packed_attention_backward",
+    "pair",
     "product",
     "product_backward",
     "reference_only",
@@ -185,6 +195,10 @@ __all__ = [
     "relation_loss_backward",
     "relative_attention",
     "relative_attention_backward",
+    "relu",
+    "relu_backward",
+    "replaceable",
+    "replaceable_pair",
     "require_kernels",
     "rotary_embedding",
     "rotary_embedding_backward",

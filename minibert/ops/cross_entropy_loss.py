@@ -10,7 +10,7 @@ def cross_entropy(logits: Array, labels: Array, weights: Array, denominator: flo
     """loss = Σᵣ w[r] · (−log p[r, labels[r]]) / denominator,   p = softmax(logits).
 
     logits (N, V), labels (N,) integers in [0, V), weights (N,) → loss, a 0-d array, in nats. A row
-    with weight 0 is ignored, whichever of these its label is. The denominator is usually Σ w (a mean);
+    with weight 0 is ignored, whatever its label. The denominator is usually Σ w (a mean);
     it is an argument because several micro-batches that make up one batch must all divide by the sum
     over all of them: a mean of means would weigh a micro-batch with few labels too heavily.
     """

@@ -14,8 +14,8 @@ def soft_cross_entropy(
         p = softmax(z / T),   q = softmax(u / T)
         loss = T² / denominator · Σᵣ Σₖ q[r, k] (log q[r, k] − log p[r, k])
 
-    logits z and teacher_logits u (N, K) → loss, a 0-d array, in nats: the Kullback–Leibler divergence of p
-    from q, 0 if they are equal. A larger T shows more of what the teacher thinks of the unlikely classes.
+    logits z and teacher_logits u (N, K) → loss, a 0-d array, in nats: the Kullback–Leibler divergence
+    KL(q ‖ p), 0 if they are equal. A larger T shows more of what the teacher thinks of the unlikely classes.
     Gradients shrink with 1/T², which the factor T² makes up for. The teacher has no derivative.
 
     Source: Hinton, Vinyals and Dean 2015, "Distilling the Knowledge in a Neural Network".

@@ -37,7 +37,7 @@ BATCHES_HELD = 4  # whose word vectors are in memory at a time
 class WordChoice:
     """Which vectors of words are wanted.
 
-    ``layers`` are numbers of hidden states: 0 is the sum of the embeddings, L the last layer, −1 the last
+    ``layers`` are numbers of hidden states: 0 is the output of the embeddings, L the last layer, −1 the last
     too. Several are averaged ("mean"), put one after the other ("concat"), or kept apart ("none"), as
     ``combine`` says. A word of several tokens has their mean, or the vector of its first one, as ``pooling``
     says (Devlin et al. 2019, section 5.4, take the first); with ``pieces``, every token has its own vector.

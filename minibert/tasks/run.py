@@ -159,7 +159,7 @@ class Run:
             use_products(settings.products)
         require_kernels(settings.strict_kernels)
         chosen = " (chosen by auto)" if settings.device == "auto" else ""
-        threads = f"{get_threads()} CPU threads for matrix products"
+        threads = f"{get_threads()} CPU threads"
         if self.ranks.size > 1:
             print(self._describe_ranks(), flush=True)
             threads += " on each rank"

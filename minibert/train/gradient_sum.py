@@ -93,7 +93,8 @@ class ExactSum(FastSum):
 
     A piece of the gradient is on its way as soon as a round has written all of it, while the backward pass
     goes on with the layers below. All ranks have to send the pieces in one order, whatever their
-    micro-batches hold: in the first round the last one first, and then as rank 0 completed them in it.
+    micro-batches hold: in the first round from the last piece to the first, and from then on in the order in
+    which rank 0 completed them in that round.
     """
 
     def __init__(self, buffers: ParameterBuffers, shards: Shards, own_only: bool):
@@ -201,7 +202,7 @@ class _Piece:
             self._exchange.advance()
 
     def start_later(self, later: Mapping[Parameter, list[Array]], uses: Mapping[Parameter, int]) -> None:
-        """Send the gradients after the first, of which ``uses`` counts those on the rank that has most."""
+        """Send the gradients after the first. ``uses``: the most gradients of a parameter on any rank."""
         most = max(uses[parameter] for parameter in self.parameters)
         self._more = [self._send_later(later, uses, number) for number in range(most)]
 
@@ -226,7 +227,7 @@ class _Piece:
     def _send_later(
         self, later: Mapping[Parameter, list[Array]], uses: Mapping[Parameter, int], number: int
     ) -> tuple[Exchange, np.ndarray, list[slice]]:
-        """Send the gradient of this number of all parameters that have so many; where to add it, too."""
+        """Send gradient ``number`` of every parameter that has one; also return where to add it."""
         sent, sizes, own = [], [0] * len(self._parts), []
         for parameter, (place, begin) in self._places.items():
             if uses[parameter] <= number:

@@ -30,9 +30,9 @@ class Rates:
 
 
 class AdamW:
-    """Moves a model's parameters along the running means of their gradients (``ops.adamw_update``).
+    """Moves a model's parameters against the running means of their gradients (``ops.adamw_update``).
 
-    The gradient of all parameters together is first scaled down to the norm ``clip_norm``, if its norm is
+    The gradient of all parameters that learn is first scaled down to the norm ``clip_norm``, if its norm is
     larger: g · clip_norm / max(‖g‖, clip_norm). Biases and LayerNorm parameters are not decayed. The defaults
     are those of google-research/bert (optimization.py): no bias correction, ε outside the root.
 

@@ -11,7 +11,7 @@ COOLDOWN = 0.4  # share of the steps in which a trapezoid falls
 def original(step: int, steps: int, warmup: int, peak: float) -> float:
     """The schedule of google-research/bert (optimization.py).
 
-        lr = peak · t / w      for t < w
+        lr = peak · t / w        for t < w
         lr = peak · (1 − t / T)  from then on
 
     The falling line starts at step 0, not at the end of the warm-up: there the rate jumps down from the peak
@@ -36,8 +36,10 @@ def triangle(step: int, steps: int, warmup: int, peak: float) -> float:
 def trapezoid(step: int, steps: int, warmup: int, peak: float) -> float:
     """The peak for most of the time, then a line to 0: "warm-up, stable, decay" (Hu et al. 2024, MiniCPM).
 
-    lr = peak · t / w                       for t < w
-    lr = peak · min(1, (T − t) / (0.4 T))   from then on
+        lr = peak · t / w                      for t < w
+        lr = peak · min(1, (T − t) / (0.4 T))  from then on
+
+    After a warm-up longer than 0.6 T, the rate jumps down.
     """
     if step < warmup:
         return peak * step / warmup
@@ -47,8 +49,8 @@ def trapezoid(step: int, steps: int, warmup: int, peak: float) -> float:
 def cosine(step: int, steps: int, warmup: int, peak: float) -> float:
     """Half a wave of the cosine (Loshchilov and Hutter 2017), without restarts.
 
-    lr = peak · t / w                                for t < w
-    lr = peak · (1 + cos(π (t − w) / (T − w))) / 2   from then on
+    lr = peak · t / w                               for t < w
+    lr = peak · (1 + cos(π (t − w) / (T − w))) / 2  from then on
     """
     if step < warmup:
         return peak * step / warmup

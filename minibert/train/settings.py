@@ -110,7 +110,7 @@ class RunSettings(Settings):
         False, "Machine", "fail, instead of warning, if a GPU kernel cannot be used"
     )
     threads: int | None = setting(
-        None, "Machine", "CPU threads for matrix products (default: all cores)", least=1
+        None, "Machine", "CPU threads to compute with (default: all cores)", least=1
     )
     products: str = setting(
         "auto",

@@ -93,7 +93,7 @@ class Shards:
 
 
 def _cut(size: int, ranks: int) -> list[list[slice]]:
-    """The parts of each piece. A piece has as many blocks for every rank, and the last one what is left."""
+    """The parts of each piece. A piece has equally many blocks for each rank, and the last one the rest."""
     blocks = -(-size // optimise.BLOCK)
     each = ranks * max(1, PIECE // (ranks * optimise.BLOCK))
     pieces = []

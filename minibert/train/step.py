@@ -72,7 +72,7 @@ class TrainingStep:
         denominators = count_targets(self.model, micro_batches, self.ranks)
         batches = [self.model.prepare(**batch, **denominators, **self._shapes) for batch in micro_batches]
         numbers = range(self.ranks.rank, len(batches) * self.ranks.size, self.ranks.size)
-        streams = [dropout_stream(self.seed, step, number, 0) for number in numbers]
+        streams = [dropout_stream(self.seed, step, number) for number in numbers]
         self.repetition(StepInputs(batches, streams, self.optimiser.rates(learning_rate, step)))
         self._steps += 1
 

@@ -28,7 +28,7 @@ class BatchSource(Protocol):
         """The next batch: the arguments of the model's forward pass, on the host."""
 
     def skip(self) -> None:
-        """Go on to the batch after the next, as if that had been taken."""
+        """Skip the next batch, as if it had been taken."""
 
     def state(self) -> dict[str, Any]:
         """The position that has been reached, as JSON."""
