@@ -60,12 +60,12 @@ def _surprise(logits: Array, row: tuple[int, ...], answer: int) -> tuple[float, 
 
 
 def _check_answer(answer: int, count: int) -> None:
-    if not 0 <= answer < count:
+    if not isinstance(answer, int | np.integer) or not 0 <= answer < count:
         raise UserError(f"there is no answer {answer}; the model knows {count}, counted from 0")
 
 
 def _check_place(place: int, input_ids: np.ndarray) -> None:
-    if not 0 <= place < len(input_ids):
+    if not isinstance(place, int | np.integer) or not 0 <= place < len(input_ids):
         raise UserError(f"there is no token {place}; the text has {len(input_ids)}, counted from 0")
 
 

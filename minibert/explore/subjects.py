@@ -480,11 +480,16 @@ SUBJECTS: dict[type, type[Subject]] = {
 def open_subject(folder: str | Path, **options: Any) -> Subject:
     """A model that was fine-tuned, with its head, or one for masked words; ``options`` as for a model.
 
-    Raises UserError for a folder with neither.
+    Raises UserError for a folder with neither, and for a head on features that were computed once.
     """
     path = model_folder(folder)
     if (path / TASK_FILE).is_file() or any(task.recognises(path) for task in TASKS.values()):
         task, model = open_task(folder, **options)
+        if getattr(model.config, "feature_layers", None):
+            raise UserError(
+                f"{folder} was trained with --features: only its head has learned, and no derivative reaches "
+                "the words; to look into it, fine-tune a model without --features"
+            )
         if isinstance(model, BertForSequenceClassification) and model.config.is_regression:
             names = label_names(model) if model.config.num_labels > 1 else ()
             return Numbers(model, task.tokenizer, task, names)

@@ -11,6 +11,7 @@ from minibert.explore.look import look, words
 from minibert.explore.session import Session
 from minibert.explore.subjects import open_subject
 from minibert.heads import (
+    BertForSequenceClassification,
     BertForTokenClassification,
     SentenceEncoder,
 )
@@ -99,6 +100,7 @@ def test_the_words_are_weighed(opened):
     [
         (None, "blue", "there is no answer 'blue'; the model knows O, B-person"),
         (99, None, "there is no token 99"),
+        (1.5, None, "there is no token 1.5"),
     ],
 )
 def test_answers_and_places_that_there_are_not(tmp_path, place, answer, message):
@@ -116,6 +118,15 @@ def test_one_of_several_numbers_is_named(tmp_path):
     assert (shown["measure"], found.loss) == ("the number 'label 1'", pytest.approx(logits[0, 1]))
     with pytest.raises(UserError, match="there is no answer 'label 2'; the model knows label 0, label 1"):
         look(subject, subject.encode(TEXT), answer="label 2")
+
+
+@pytest.mark.parametrize("kind", [BertForSequenceClassification, BertForTokenClassification])
+def test_a_head_on_features_is_refused(tmp_path, kind):
+    """Only the head has learned: there are no derivatives below it."""
+    kind(BertConfig(**SIZES, num_labels=2, feature_layers=[-2, -1]), seed=1).save_pretrained(tmp_path)
+    TOKENIZER.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="was trained with --features: only its head has learned"):
+        open_subject(tmp_path)
 
 
 def test_a_sentence_encoder_needs_two_texts(tmp_path):
