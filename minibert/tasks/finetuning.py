@@ -36,7 +36,7 @@ from minibert.tasks.task import Task, TaskOptions
 from minibert.text import open_tokenizer
 from minibert.train import Trainer
 from minibert.train.checkpoint import Checkpoint, describe_environment, list_checkpoints, open_checkpoint
-from minibert.train.metrics import peak_memory, read_metrics, without_nan
+from minibert.train.metrics import read_metrics, without_nan
 from minibert.variants import open_config
 
 ORIGINS = "the data files, the model to begin from or the teacher"  # what must not change before a resume
@@ -425,8 +425,13 @@ def _keep_best(run: Run, ended: Sequence[dict[str, Any]], restart: _Restart) -> 
     if _best_of(ended, _metric(restart.settings, restart.data.task)) is ended[-1]:
         with atomic_folder(run.folder / BEST) as unfinished:
             shutil.copytree(restart.folder / BEST, unfinished, dirs_exist_ok=True)
-    digest, settings = restart.data.digest, run.values()
-    write_json(run.folder / "results.json", {"runs": ended, "trained_on": digest, "settings": settings})
+    results = {
+        "runs": ended,
+        "trained_on": restart.data.digest,
+        "peak_memory": run.peak_memory(),
+        "settings": run.values(),
+    }
+    write_json(run.folder / "results.json", results)
     _remove_leftovers(restart.folder)
 
 
@@ -452,7 +457,7 @@ def _finish(
         "trained_on": data.digest,
         "best": best,
         **_spread(scores),
-        "peak_memory": peak_memory(run.device),
+        "peak_memory": run.peak_memory(),
         "environment": describe_environment(run.device),
         "settings": run.values(),
     }

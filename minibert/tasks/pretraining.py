@@ -55,7 +55,7 @@ from minibert.tasks.run import Run, newest_checkpoint
 from minibert.text import MODEL_TYPES, PretrainedTokenizer, XLNetTokenizer, learn_tokenizer, open_tokenizer
 from minibert.train import Trainer
 from minibert.train.checkpoint import Checkpoint, describe_environment, list_checkpoints, open_checkpoint
-from minibert.train.metrics import peak_memory, read_metrics
+from minibert.train.metrics import read_metrics
 from minibert.variants.electra_training import GENERATOR
 
 EXAMPLES = 5  # masked sentences shown at the end
@@ -412,7 +412,7 @@ def _finish(
         **{name: value for name, value in last.items() if name != "step"},
         "tokens_per_second": trainer.tokens / trainer.seconds,
         "seconds": trainer.seconds,
-        "peak_memory": _peak_memory(run, trainer),
+        "peak_memory": run.peak_memory(trainer.pool_bytes),
     }
     # The last step may have been taken by another process, before the run was resumed.
     last_checkpoint = read_json(list_checkpoints(run.folder)[-1] / "state.json", "checkpoint's state")
@@ -433,14 +433,6 @@ def _finish(
     run.finish(results, [*_describe(summary, settings), *compared], trainer.seconds, trainer.tokens)
     print(f"written to {run.folder}: final/ (the model), metrics.jsonl, results.json, loss.png")
     return summary
-
-
-def _peak_memory(run: Run, trainer: Trainer) -> int | None:
-    """The peak of this process or, if the run had ended before, of the one that took its steps."""
-    peaks = [peak_memory(run.device, trainer.pool_bytes)]
-    if (path := run.folder / "results.json").exists():
-        peaks.append(read_json(path, "results file").get("peak_memory"))
-    return max((peak for peak in peaks if peak is not None), default=None)
 
 
 def _compare(

@@ -13,7 +13,14 @@ from typing import Any
 from minibert.assets import model_folder
 from minibert.devices import Device
 from minibert.errors import UserError
-from minibert.files import check_writable, explain_write_errors, lock, remove_unfinished, write_json
+from minibert.files import (
+    check_writable,
+    explain_write_errors,
+    lock,
+    read_json,
+    remove_unfinished,
+    write_json,
+)
 from minibert.folders.weights import open_weights
 from minibert.interrupts import sigterm_as_ctrl_c
 from minibert.nn import Module
@@ -33,7 +40,7 @@ from minibert.train.checkpoint import (
     list_checkpoints,
     save_checkpoint,
 )
-from minibert.train.metrics import MetricsLog
+from minibert.train.metrics import MetricsLog, peak_memory
 from minibert.train.nccl import connect
 from minibert.train.optimiser import OPTIMISERS
 from minibert.train.progress import format_seconds
@@ -306,6 +313,13 @@ class Run:
         trainer.check_weights()
 
     # -- After the steps -----------------------------------------------------------------------------
+
+    def peak_memory(self, of_graphs: int = 0) -> int | None:
+        """The peak of this process in bytes, or that of one that took earlier steps of the run, if higher."""
+        peaks = [peak_memory(self.device, of_graphs)]
+        if (path := self.folder / "results.json").exists():
+            peaks.append(read_json(path, "results file").get("peak_memory"))
+        return max((peak for peak in peaks if peak is not None), default=None)
 
     def finish(self, results: Mapping[str, Any], lines: Sequence[str], seconds: float, tokens: int) -> None:
         """Write ``results.json``; print ``lines``, which sum it up, and the speed of the run."""

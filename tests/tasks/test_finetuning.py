@@ -540,6 +540,13 @@ def test_a_finished_run_can_be_resumed_to_the_same_end():
     assert finetune(**settings_for(resume=True))["runs"] == first["runs"]
 
 
+def test_a_finished_run_that_is_resumed_keeps_its_peak_of_memory(monkeypatch):
+    monkeypatch.setattr("minibert.tasks.run.peak_memory", lambda *_: 1000)
+    finetune(**settings_for())
+    monkeypatch.setattr("minibert.tasks.run.peak_memory", lambda *_: 10)
+    assert finetune(**settings_for(resume=True))["peak_memory"] == 1000
+
+
 def test_a_run_is_resumed_with_what_it_began_with():
     finetune(**settings_for(save_every=1))
     with pytest.raises(UserError, match=r"runs/run was started with epochs = 2.0, not 3.0; .* --resume"):

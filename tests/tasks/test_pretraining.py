@@ -657,9 +657,9 @@ def test_a_run_does_not_replace_the_tokenizer_that_it_reads(small):
 
 def test_a_finished_run_that_is_resumed_keeps_its_peak_of_memory(small, monkeypatch):
     settings = small()
-    monkeypatch.setattr("minibert.tasks.pretraining.peak_memory", lambda *_: 1000)
+    monkeypatch.setattr("minibert.tasks.run.peak_memory", lambda *_: 1000)
     pretrain(settings)
-    monkeypatch.setattr("minibert.tasks.pretraining.peak_memory", lambda *_: 10)
+    monkeypatch.setattr("minibert.tasks.run.peak_memory", lambda *_: 10)
     assert pretrain(settings.replace(resume=True))["peak_memory"] == 1000
     with pytest.raises(UserError, match="was started with eval_batches = 30, not 2"):
         pretrain(settings.replace(resume=True, eval_batches=2))
