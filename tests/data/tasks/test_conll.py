@@ -83,6 +83,8 @@ def test_schemes_become_bio(scheme, tags, bio):
         ("bio", "B-x E-x", 1, "or is the scheme bioes?"),
         ("bio", "O NOUN", 1, "'NOUN' is neither O nor B-…, I-… (or is the scheme plain?)"),
         ("bio", "B-", 0, "neither O"),
+        ("bio", "BI-x", 0, "neither O"),
+        ("bioes", "B-x IE-x", 1, "neither O"),
         ("bio", "-x", 0, "neither O"),
         ("iob1", "S-x", 0, "neither O"),
         ("bioes", "B-x O", 1, "'O' after 'B-x' breaks BIOES"),
