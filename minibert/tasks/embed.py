@@ -21,7 +21,7 @@ from minibert.heads.outputs import SentenceOutput
 from minibert.nn import Context
 from minibert.ranks import Ranks
 from minibert.tasks.fingerprint import describe_tokenizer
-from minibert.tasks.shared import share_out
+from minibert.tasks.shared import check_texts, share_out
 from minibert.text import PretrainedTokenizer, open_tokenizer
 from minibert.text.words import Pieces, pieces_of
 from minibert.variants import open_model
@@ -53,6 +53,8 @@ class WordChoice:
         for name, known in (("combine", COMBINE), ("pooling", WORD_POOLING)):
             if getattr(self, name) not in known:
                 raise UserError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(known)}")
+        if not isinstance(self.layers, Sequence) or any(type(layer) is not int for layer in self.layers):
+            raise UserError(f"layers is {self.layers!r}; expected whole numbers, for instance (-1,)")
         if not self.layers:
             raise UserError("no layers; give at least one, for instance -1")
 
@@ -154,10 +156,7 @@ class TextEncoder:
 
         Raises UserError for a single text, and for anything else that is no list of texts.
         """
-        if isinstance(texts, str):
-            raise UserError("expected a list of texts, got a single one; put it in brackets")
-        if others := {type(text).__name__ for text in texts if not isinstance(text, str)}:
-            raise UserError(f"expected texts, got others among them, of type {', '.join(sorted(others))}")
+        check_texts(texts)
         self.model.eval()
         rows_of = {text: row for row, text in enumerate(dict.fromkeys(texts))}
         features = single_features(list(rows_of), self.tokenizer, self.max_length)
@@ -182,9 +181,10 @@ class TextEncoder:
         """The vectors of all words of texts, some texts at a time, so that few are in memory.
 
         Special tokens have none. What is beyond ``max_length`` tokens of a text is left out. Leaves the model
-        in evaluation mode. Raises UserError for layers that the model does not have, and for a batch size
-        below 1.
+        in evaluation mode. Raises UserError for what is no list of texts, for layers that the model does not
+        have, and for a batch size below 1.
         """
+        check_texts(texts)
         if batch_size is not None and batch_size < 1:
             raise UserError(f"batch size must be at least 1, got {batch_size}")
         choice = choice or WordChoice()

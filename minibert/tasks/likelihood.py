@@ -18,6 +18,7 @@ from minibert.nn.places import Places
 from minibert.ops.stable_softmax import log_sum_exp
 from minibert.tasks.masked_words import masked_word_head
 from minibert.tasks.metrics import minimal_pair_accuracy
+from minibert.tasks.shared import check_texts
 from minibert.text import PretrainedTokenizer
 from minibert.variants.permutations import hidden_tokens
 from minibert.variants.xlnet import XLNetLMHeadModel
@@ -185,13 +186,15 @@ def next_sentence_probabilities(
     """How probable it is that each second text follows its first: (N,), from the next-sentence head.
 
     If a pair is too long for the model, its longer text is cut at the end. The model is put into evaluation
-    mode. Raises UserError if the model has no such head, if there are not equally many texts, or if the
+    mode. Raises UserError if the model has no such head, if these are not equally many texts, or if the
     vocabulary has more tokens than the model.
     """
     if model.cls.seq_relationship is None:
         raise UserError(
             f"{type(model).__name__} has no head for the next sentence; use BertForNextSentencePrediction"
         )
+    for texts in (first, second):
+        check_texts(texts)
     tokenizer.check_size(model.config.vocab_size)
     model.eval()
     longest = model.config.longest_sequence

@@ -34,11 +34,15 @@ def test_vectors_stand_in_the_order_of_the_texts_whatever_the_batches(encoder_fo
         ("abc", "expected a list of texts, got a single one; put it in brackets"),
         (["a", None], "expected texts, got others among them, of type NoneType"),
         ([("a", "b"), 3], "of type int, tuple"),
+        (iter(["a"]), "expected a list of texts, got list_iterator"),
     ],
 )
 def test_what_is_no_list_of_texts(encoder_folder, texts, message):
+    encoder = TextEncoder.open(encoder_folder)
     with pytest.raises(UserError, match=message):
-        TextEncoder.open(encoder_folder).embed(texts)
+        encoder.embed(texts)
+    with pytest.raises(UserError, match=message):
+        next(encoder.word_vectors(texts))
 
 
 def test_embedding_leaves_dropout_out(encoder_folder):

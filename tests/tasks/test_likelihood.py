@@ -165,5 +165,7 @@ def test_what_cannot_be_scored_is_refused(config):
         pseudo_log_likelihoods(BertForNextSentencePrediction(config), TOKENIZER, ["a"])
     with pytest.raises(UserError, match="BertForMaskedLM has no head for the next sentence"):
         next_sentence_probabilities(BertForMaskedLM(config), TOKENIZER, ["a"], ["b"])
+    with pytest.raises(UserError, match="expected a list of texts, got a single one; put it in brackets"):
+        next_sentence_probabilities(model, TOKENIZER, "a", "b")
     with pytest.raises(UserError, match="must have the same number of texts: got 1 and 2"):
         next_sentence_probabilities(model, TOKENIZER, ["a"], ["b", "c"])
