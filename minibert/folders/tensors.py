@@ -198,7 +198,8 @@ def load_tensors(model: Module, sources: dict[str, StoredTensor]) -> None:
 def check_complete(match: Match, folder: Path, model: Module, renamed: Names = ()) -> None:
     """Raise UserError if a part of the model is missing from the files."""
     if match.missing:
-        inside = [path.parent for path in sorted(folder.glob("*/config.json"))]  # ELECTRA's generator
+        configs = sorted(folder.glob("*/config.json"))  # such as that of ELECTRA's generator
+        inside = [path.parent for path in configs if "model_type" in read_json(path, "configuration")]
         heads = _heads_among(match.missing, renamed)
         raise UserError(
             f"{folder} has no {heads}, which {type(model).__name__} needs; "

@@ -123,6 +123,8 @@ def test_an_untrained_head_guesses_nothing(workplace, capsys):
             "use another model, or train this one first",
         )
     if name == "electra":
+        Path("encoder/1_Pooling").mkdir()  # of a sentence encoder; this is no model
+        Path("encoder/1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
         Path("words").rename("encoder/generator")
         refused(f'fill-mask --model encoder "ann {mask} ."', capsys, "is encoder/generator meant?")
         run(f'fill-mask --model encoder/generator "ann {mask} ."')
