@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from minibert.data.tasks import Feature
+from minibert.data.tasks.labels import listed
 from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.heads import BertForSequenceClassification
@@ -71,8 +72,8 @@ def _same_task(folder: str | Path, teacher_task: Task, task: Task, same_vocabula
         )
     if sorted(teacher_task.labels) != sorted(task.labels):
         raise UserError(
-            f"teacher {folder} knows the labels {', '.join(teacher_task.labels)}; the training data has "
-            f"{', '.join(task.labels)}"
+            f"teacher {folder} knows the labels {listed(teacher_task.labels)}; the training data has "
+            f"{listed(task.labels)}"
         )
     if teacher_task.pairs not in (None, task.pairs):
         reads, given = (KINDS[bool(pairs)] for pairs in (teacher_task.pairs, task.pairs))

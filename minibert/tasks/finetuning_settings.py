@@ -117,6 +117,8 @@ class FinetuneSettings(RunSettings):
         for f in self.groups()["Teacher"]:
             if self.teacher is None and getattr(self, f.name) != f.default:
                 raise UserError(f"{f.name} needs a teacher; give one (--teacher), or leave it out")
+        if self.task == "regress" and self.teacher is not None:
+            self.refuse({"temperature": "a number has no probabilities to soften"})
         if self.imitates_layers and (self.features or self.freeze == "all"):
             raise UserError(
                 "hidden_weight and attention_weight teach the encoder, which does not learn here; leave them "

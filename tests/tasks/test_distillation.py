@@ -318,6 +318,8 @@ def test_a_teacher_of_something_else_is_refused(capsys):
         ask(Regress(TOKENIZER))
     with pytest.raises(UserError, match="knows the labels neg, pos; the training data has bad, good"):
         ask(Classify(TOKENIZER, labels=["bad", "good"]))
+    with pytest.raises(UserError, match=r"the training data has 0, 1, 2, 3, 4, 5, 6, 7, … \(60 in all\)"):
+        ask(Classify(TOKENIZER, labels=list(map(str, range(60)))))
     pairs = Classify(TOKENIZER, labels=["neg", "pos"])
     pairs.pairs = True
     with pytest.raises(UserError, match="trained on single texts, but the training data are pairs of texts"):
@@ -330,6 +332,8 @@ def test_a_teacher_of_something_else_is_refused(capsys):
     for frozen in ({"freeze": "all"}, {"features": (-1,)}):
         with pytest.raises(UserError, match="teach the encoder, which does not learn here"):
             FinetuneSettings(task="classify", train="x", teacher=TEACHER, hidden_weight=1.0, **frozen)
+    with pytest.raises(UserError, match=r"temperature is 3.0, but a number has no probabilities to soften"):
+        FinetuneSettings(task="regress", train="x", teacher=TEACHER, temperature=3.0)
     with pytest.raises(UserError, match="a teacher is for classify and regress, not for tag"):
         FinetuneSettings(task="tag", train="x", teacher=TEACHER)
     with pytest.raises(

@@ -41,9 +41,7 @@ def check_labels(
         with faults.leave_out(example.place):
             for line, name in _labels_of(example):
                 if name not in known:
-                    raise Problem(
-                        f"label {name!r} is not one of the training data's ({_listed(names)})", line
-                    )
+                    raise Problem(f"label {name!r} is not one of the training data's ({listed(names)})", line)
             kept.append(example)
     if not kept:
         raise UserError(f"{examples[0].place.path}: no example has a label of the training data")
@@ -51,7 +49,7 @@ def check_labels(
     absent = [name for name in names if name not in seen]
     if absent:
         path = examples[0].place.path
-        faults.note(path, f"{len(absent)} of the training data's labels never occur here: {_listed(absent)}")
+        faults.note(path, f"{len(absent)} of the training data's labels never occur here: {listed(absent)}")
     return kept
 
 
@@ -63,7 +61,7 @@ def _labels_of(example: Labelled) -> Iterator[tuple[int, str]]:
         yield 0, str(example.label)
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """The first eight, and how many there are if there are more."""
     more = f", … ({len(names)} in all)" if len(names) > 8 else ""
     return ", ".join(map(str, names[:8])) + more
