@@ -164,7 +164,7 @@ def _choose(options: Sequence[Columns], labelled: bool, rows: Sequence[tuple[Pla
     found = ", ".join(str(name) for name in first if isinstance(name, str))
     raise UserError(
         f"{place}: expected the columns {wanted}, found ({_shortened(found)}); "
-        "rename them, or see --help for flags that say which to use"
+        "rename them or, without a recipe, say which to use (--help tells the flags)"
     )
 
 
@@ -174,8 +174,8 @@ def _check_names(columns: Columns, place: Place, first: Row) -> None:
     for name in columns.used():
         if names.count(name) > 1:
             raise UserError(
-                f"{place}: {names.count(name)} columns are called {name!r}; rename them, or see --help for "
-                "flags that give their numbers"
+                f"{place}: {names.count(name)} columns are called {name!r}; rename them or, without a "
+                "recipe, give their numbers (--help tells the flags)"
             )
 
 
@@ -267,12 +267,14 @@ def _name(row: Row, column: Column) -> str:
 
 
 def _score(row: Row, column: Column) -> float:
+    cell = row[column]
     try:
-        score = float(row[column])
+        score = math.nan if "_" in str(cell) else float(cell)  # Python would read 1_000 as 1000
     except (TypeError, ValueError, OverflowError):
         score = math.nan
     if not abs(score) <= float(np.finfo(np.float32).max):  # also if it is not a number at all
-        raise Problem(f"column {column} should be a number, found {_shortened(str(row[column]))!r}")
+        found = repr(_shortened(cell)) if isinstance(cell, str) else _shortened(json.dumps(cell))
+        raise Problem(f"column {column} should be a number, found {found}")
     return score
 
 

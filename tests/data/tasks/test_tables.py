@@ -166,15 +166,23 @@ def test_a_bad_row_is_refused_by_file_and_line_or_skipped(write, name, bad, prob
     assert faults.describe() == [f"1 bad row(s) left out, the first: {faults.skipped[0]}"]
 
 
-@pytest.mark.parametrize("score", ["high", "nan", "inf", "", "1e39"])  # the last one is infinite in float32
+@pytest.mark.parametrize(
+    "score", ["high", "nan", "inf", "", "1_000", "1e39"]
+)  # the last one is infinite in float32
 def test_scores_are_finite_numbers(write, score):
     with pytest.raises(UserError, match=r"a\.tsv: line 2: column 2 should be a number"):
         read_table(write("a.tsv", f"a\t1\nb\t{score}\n"), Columns(1, label=2), scores=True)
 
 
+def test_what_is_no_score_is_told_as_the_file_says_it(write):
+    path = write("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": null}\n')
+    with pytest.raises(UserError, match=r"a\.jsonl: line 2: column label should be a number, found null"):
+        read_table(path, scores=True)
+
+
 def test_a_score_too_large_for_a_number(write):
     path = write("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": %s}\n' % ("9" * 400))
-    with pytest.raises(UserError, match=r"a\.jsonl: line 2: column label should be a number, found '999"):
+    with pytest.raises(UserError, match=r"a\.jsonl: line 2: column label should be a number, found 999"):
         read_table(path, scores=True)
 
 
@@ -214,9 +222,9 @@ def test_the_first_object_may_be_a_bad_row_like_any_other(write):
         (
             "a.tsv",
             b"text\ttext\tlabel\na\tb\tx\n",
-            "line 1: 2 columns are called 'text'; rename them, or see --help",
+            "line 1: 2 columns are called 'text'; rename them or, without a recipe, give their numbers",
         ),
-        ("a.csv", b"label,text,label\nx,b,x\n", "line 1: 2 columns are called 'label'; rename them, or"),
+        ("a.csv", b"label,text,label\nx,b,x\n", "line 1: 2 columns are called 'label'; rename them or"),
         ("a.tsv", b"text\tlabel\n\xff\t1\n", "line 2 is not UTF-8"),
         ("a.tsv.gz", b"text", "damaged gzip"),
         ("a.doc", b"text", "use .tsv, .csv, .jsonl, or see --help for a flag"),
