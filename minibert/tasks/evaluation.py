@@ -69,8 +69,8 @@ def evaluate(
     Raises UserError for a folder without such a model, and for a file that its task cannot read or whose
     labels it does not know.
     """
-    if limit is not None and limit < 1:
-        raise UserError(f"limit must be at least 1, got {limit}")
+    if limit is not None and (limit < 1 or limit != int(limit)):
+        raise UserError(f"limit must be a whole number of at least 1, got {limit}")
     faults = Faults() if faults is None else faults
     layout = layout or {}
     minimal_pairs = layout.get("recipe") == "blimp"

@@ -100,8 +100,9 @@ def test_only_the_first_examples_are_used_if_so_asked(tuned, tmp_path):
     folder, path = tuned(Tag, ["B-person", "O"]), tmp_path / "test.conll"
     path.write_text("Ann\tO\n\nLee\tO\n\nsings\tO\n")
     assert [evaluate(folder, path, limit=limit).examples for limit in (1, 2, 4)] == [1, 2, 3]
-    with pytest.raises(UserError, match="limit must be at least 1, got 0"):
-        evaluate(folder, path, limit=0)
+    for limit in (0, 2.5):
+        with pytest.raises(UserError, match=f"limit must be a whole number of at least 1, got {limit}"):
+            evaluate(folder, path, limit=limit)
 
 
 def test_bad_rows_are_left_out_if_so_asked(tuned, tmp_path):
