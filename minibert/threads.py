@@ -5,7 +5,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -244,5 +244,9 @@ def run_blocks(function: Callable[[slice], object], rows: int, block: int) -> No
     The blocks depend only on ``rows`` and ``block``, never on the number of threads. So the results are
     bit-identical for any number of threads, as long as no two blocks write to the same place.
     """
-    starts = range(0, rows, block)
-    run_all(functools.partial(function, slice(start, min(start + block, rows))) for start in starts)
+    run_all(functools.partial(function, each) for each in blocks(rows, block))
+
+
+def blocks(rows: int, block: int) -> Iterator[slice]:
+    """Consecutive slices of ``block`` rows, the last one of what is left."""
+    return (slice(start, min(start + block, rows)) for start in range(0, rows, block))

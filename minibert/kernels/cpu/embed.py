@@ -8,7 +8,7 @@ from minibert.dropout_bits import DropoutKey
 from minibert.kernels.cpu.compiled import compiled, dropout_factor, dropout_numbers, float32, uint32
 from minibert.kernels.cpu.memory import as_rows, empty, empty_like
 from minibert.kernels.cpu.norm import ROWS, normalise_row, normalise_row_backward, partial_sums
-from minibert.threads import run_all, run_blocks
+from minibert.threads import blocks, run_all, run_blocks
 
 TABLE_ROWS = 4096  # of a table of embeddings, per unit of work
 
@@ -125,9 +125,7 @@ def embed_backward(
     # What belongs to a row of a table is added in the order of the batch: the sums are the same every time.
     tables = (dword, ids % len(dword)), (dtoken_type, type_ids % len(dtoken_type))  # -1 is the last row
     parts = (
-        partial(sum_rows, those, table, slice(start, start + TABLE_ROWS))
-        for table, those in tables
-        for start in range(0, len(table), TABLE_ROWS)
+        partial(sum_rows, those, table, s) for table, those in tables for s in blocks(len(table), TABLE_ROWS)
     )
     run_all([*parts, sum_positions])
     dweight, dbias = sums.sum(axis=0)
