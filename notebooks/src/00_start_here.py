@@ -491,7 +491,8 @@ made for reading from left to right does better at that.)
 ## 5. Why is bidirectional attention incompatible with next-word prediction?
 
 Language models such as GPT learn by predicting the next word at every place of a text. Could BERT not do the same? Place $i$ would be
-asked for word $i + 1$. But it reads both sides, so it *sees* word $i + 1$. Here is what happens when nothing is hidden:
+asked for word $i + 1$. But it reads both sides, so it *sees* word $i + 1$. What a
+model does with an answer that it can see shows already if we ask each place for its *own* word, and hide nothing:
 """
 
 # %%
@@ -503,8 +504,8 @@ assert loss_visible.mean() < 0.5 * loss["both sides"].mean()
 # %% [markdown]
 r"""
 It copies. (It has practised that: of the words that its training asked for, one in ten was
-[left visible](12_pretraining_data.ipynb#7.-Why-80/10/10?).) If that were the whole task, the model would learn only to copy. So there
-are two ways:
+[left visible](12_pretraining_data.ipynb#7.-Why-80/10/10?).) It would copy word $i + 1$ just as well. If that were the whole task, the
+model would learn only to copy. So there are two ways:
 
 - **Close one eye** (GPT). No place sees what comes later, so every word can be asked for.
 - **Hide the answer** (BERT). Both eyes are open, but a word has to be taken away before it can be asked for.

@@ -283,8 +283,8 @@ r"""
 
 @exercise 02.linear_backward
 
-The array of all products is out of the question in a real model. For 4,096 tokens and BERT-base's largest matrix, it
-would have almost ten billion numbers. But a sum of products *is* a matrix product. Write $dx$, $dW$ and $db$ with two
+The array of all products is out of the question in a real model. For 4,096 tokens and the largest matrix of a
+BERT-base layer, it would have almost ten billion numbers. But a sum of products *is* a matrix product. Write $dx$, $dW$ and $db$ with two
 matrix products and a sum.
 
 `dout` and `x` may have any number of leading axes. So make rows of them first, and give $dx$ the shape of `x` at the end.

@@ -609,7 +609,8 @@ plt.show()
 # %% [markdown]
 r"""
 The last factor, $1/\sigma$, inverts the scale of the gradient: a row with numbers ten times as large gets a
-gradient a tenth as large. So no row can drown out the others on the way back, either.
+gradient a tenth as large. Measured against the size of its row, the gradient is always the same (last column). In
+absolute numbers it is not: a row that hardly varies gets a large gradient.
 """
 
 # %%

@@ -945,8 +945,8 @@ other kind.
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> You fine-tune a BERT that was pre-trained on 128 tokens on texts of 300, and its table has 512 rows. Nothing
-fails. What do you expect, and what could you do?</summary>
+<summary><b>3.</b> A BERT was pre-trained on texts of 128 tokens, and you fine-tune it on texts of 300. Its table has 512 rows, so
+nothing fails. What do you expect, and what could you do?</summary>
 
 Rows 128 to 299 start as noise, and fine-tuning has little text to train them with. It is better to do some pre-training on long
 sequences first, as the authors did, or to cut the texts into windows of 128 tokens, as is done with texts beyond 512.

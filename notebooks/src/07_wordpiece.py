@@ -137,8 +137,8 @@ print("punctuation for BERT, not for Unicode:", *sorted(others))
 
 # %% [markdown]
 r"""
-All this loses something that cannot be recovered. An uncased model gets "us" for both, and cannot tell the country from the
-pronoun by its spelling. Where that matters (names, German nouns), people use a *cased* model, which leaves out steps 3 and 4:
+All this loses something that cannot be recovered. An uncased model gets "us" for *US* as well as for *us*, and
+cannot tell the country from the pronoun by its spelling. Where that matters (names, German nouns), people use a *cased* model, which leaves out steps 3 and 4:
 """
 
 # %%
@@ -504,7 +504,7 @@ for word, count in training.items():
 learned = np.arange(len(vocabulary)) >= len(SPECIAL)  # (V,)
 never = [vocabulary[i] for i in np.flatnonzero(learned & (uses == 0))]
 print(f"the 100 most used: {np.sort(uses)[::-1][:100].sum() / uses.sum():.0%} of the text")
-print(f"used less than 10 times: {(learned & (uses < 10)).sum():,} tokens")
+print(f"used fewer than 10 times: {(learned & (uses < 10)).sum():,} tokens")
 print(f"never used: {len(never)} tokens, such as", *never[3:11])
 assert RERUN or ("##ribut" in never and {"distribution", "attribute"} <= set(vocabulary))
 
@@ -634,7 +634,7 @@ r"""
 ## Further reading
 
 - Schuster and Nakajima, [Japanese and Korean voice search](https://doi.org/10.1109/ICASSP.2012.6289079), 2012: where WordPiece comes from.
-- Sennrich, Haddow and Birch, [Neural machine translation of rare words with subword units](https://arxiv.org/abs/1508.07909), 2015: byte-pair encoding.
+- Sennrich, Haddow and Birch, [Neural machine translation of rare words with subword units](https://arxiv.org/abs/1508.07909), 2016: byte-pair encoding.
 - Wu and others, [Google's neural machine translation system](https://arxiv.org/abs/1609.08144), 2016: WordPiece in a large system.
 - Kudo and Richardson, [SentencePiece](https://arxiv.org/abs/1808.06226), 2018: subwords straight from raw text.
 - Song and others, [Fast WordPiece tokenization](https://arxiv.org/abs/2012.15524), 2020: the greedy match in linear time.

@@ -916,8 +916,8 @@ plt.show()
 # %% [markdown]
 r"""
 In the top row, the head looks anywhere at first. Then a stripe appears beside the diagonal: each token looks at its right neighbour.
-(The last row has no answer to learn.) Nobody programmed that; it came out of $dq$ and $dk$. In the bottom row, every query has chosen
-a key at step 0, and from then on it jumps from one to another.
+(The last row has no answer to learn.) Nobody programmed that; it came out of $dq$ and $dk$. In the bottom row, most queries have chosen
+a single key at step 0, and from then on they jump from one to another.
 """
 
 # %% tags=["figure"]
@@ -941,7 +941,8 @@ Reading **left to right**, the loss stays at that of a tossed coin, as it must: 
 reading in both directions is good for.
 
 **Without √D**, the run is far behind. Its scores have a standard deviation of 8 from the start. A query that has chosen one key learns
-almost nothing from the others, and when it moves, it jumps. No learning rate repairs that:
+almost nothing from the others, and when it moves, it jumps. No learning rate repairs that
+(at 0.01, neither run has got far):
 """
 
 # %%

@@ -75,8 +75,8 @@ for name, look in (("one head", one_mean), ("two heads", two_means)):
 
 # %% [markdown]
 r"""
-A mean forgets who gave what. With unequal weights, the two could be told apart a little;
-[section 7](#7.-Heads-divide-the-work) measures how little. Two heads keep them apart: the first fills one half of the result, the
+A mean forgets who gave what. With unequal weights, the two can be told apart, but not reliably;
+[section 7](#7.-Heads-divide-the-work) measures how well. Two heads keep them apart: the first fills one half of the result, the
 second the other half. Each has only half as many features to say it with, so the result is as long as before.
 
 ## 2. Cutting a token into heads

@@ -589,9 +589,9 @@ r"""
 It does not. What warm-up does for post-LN is to **raise the largest learning rate** at which it learns. That is worth having: a
 high rate needs fewer steps.
 
-Back to 0.003. Did learning break down as the product of $1 / \sigma_n$ predicted? And when did it begin? The loss does not show that:
-for sixty steps, all runs with residuals look alike. They fall to about ⅔ ln 6 = 1.19, where one of the three questions is answered,
-and those that fail never get below it. But look at the tokens after ten steps:
+Back to 0.003. Did learning break down as the product of $1 / \sigma_n$ predicted? And when did it begin? The loss does not show that.
+For sixty steps, it does not tell the runs that will fail from the others: all with residuals fall to about ⅔ ln 6 = 1.19, where one
+of the three questions is answered. Those that fail never get clearly below it. But look at the tokens after ten steps:
 """
 
 # %%

@@ -692,7 +692,7 @@ r"""
 - **Kept tokens without a label.** Then visible words are asked for only when they are wrong.
 - **0 for ignored**, or one loss for both heads that ignores 0: NSP's class 0 is never learned.
 - **[CLS] or padding masked.** Always pass the candidates, not the attention mask.
-- **A mean of means.** Sequences with few positions then count for more.
+- **A mean of means.** A position in a sequence with few of them then counts for more.
 
 ## Three questions
 

@@ -3,8 +3,8 @@ r"""
 # 13 · The optimiser
 
 The backward pass says in which direction each of 110 million numbers should move. It does not say how far. BERT's
-optimiser answers with five ideas, each of which fits on one line; most training runs that fail do so because one of
-them was left out.
+optimiser answers with five ideas, each of which fits on one line. To leave one of them out is a common reason why a
+run fails.
 
 **You will** see why one step size cannot serve all parameters · unroll Adam's two running means · say what the missing
 bias correction does, and when warm-up hides it · tell weight decay from L2 regularisation · write the schedule,
@@ -560,7 +560,8 @@ r"""
 @exercise 13.adamw_step
 
 Put the pieces together as BERT does: both means, the direction, and the decay beside it. There is no bias correction, so `step` goes
-unused. `check` compares the result with the library's, and with a step that PyTorch's AdamW took.
+unused. `check` compares the result with the library's, and with a step that PyTorch's AdamW took. (PyTorch always corrects;
+its count of steps was set to 10⁶, where the correction is 1.)
 """
 
 
@@ -707,8 +708,9 @@ plt.show()
 
 # %% [markdown]
 r"""
-Every group follows the learning rate, because Adam has taken out the sizes of the gradients. The levels differ because
-the *weights* differ in size. The numbers of a matrix begin at about 0.02, so that a step of $\eta$ is $50 \, \eta$ of their
+All groups rise and fall with the learning rate, because Adam has taken out how much their gradients differ in size. They
+fall faster than the rate, though. The batch is soon known by heart, so the gradients shrink, while $\sqrt v$ still remembers
+the large ones. The levels differ because the *weights* differ in size. The numbers of a matrix begin at about 0.02, so that a step of $\eta$ is $50 \, \eta$ of their
 size; a γ begins at 1. A rule of thumb asks for ratios around $10^{-3}$ in matrices. Here, where 60 steps have to be enough,
 they are far larger.
 
@@ -828,7 +830,7 @@ r"""
 - Kingma and Ba, [Adam: a method for stochastic optimization](https://arxiv.org/abs/1412.6980), 2014: the original, with bias correction.
 - Loshchilov and Hutter, [Decoupled weight decay regularization](https://arxiv.org/abs/1711.05101), 2017: AdamW.
 - Mosbach, Andriushchenko and Klakow, [On the stability of fine-tuning BERT](https://arxiv.org/abs/2006.04884), 2020: what the missing correction does to small tasks.
-- Zhang and others, [Revisiting few-sample BERT fine-tuning](https://arxiv.org/abs/2006.05987), 2020: the same question, and other remedies.
+- Zhang and others, [Revisiting few-sample BERT fine-tuning](https://arxiv.org/abs/2006.05987), 2021: the same question, and other remedies.
 - You and others, [Large batch optimization for deep learning: training BERT in 76 minutes](https://arxiv.org/abs/1904.00962), 2019: LAMB.
 
 **Next:** [14 · Pre-training](14_pretraining.ipynb), where all of it runs for real.

@@ -426,8 +426,8 @@ The shelf lies half a nat below this line. (For your own text, `minibert pretrai
 "Stuck at about 7" means: **the model knows the frequencies, and nothing of the context yet.** That is not a bug if it passes.
 How soon it passes depends on the text, the size, the recipe and the learning rate. Here are two runs of a larger model
 (4 layers, `H` = 256, `V` = 8,192) on Wikipedia and novels. Both use BERT's optimiser and schedule, but with β₂ = 0.98,
-larger initial weights and no dropout, as suits short runs. They differ only in the peak rate. The
-second was given up:
+larger initial weights, positions that begin as waves ([06](06_embeddings.ipynb)) and no dropout, as suits short runs. They
+differ only in the peak rate. The second was given up:
 """
 
 # %%
@@ -538,7 +538,8 @@ $\operatorname{softmax}(W \bar h + b)$:
 """
 
 # %% tags=["figure"]
-# Caption: The gap between green and blue is what the model learns from the words around a masked one.
+# Caption: The gap between green and blue is what the input adds: at first the token at the position itself
+#   (down to the copying line), then the words around it.
 figure, axes = plt.subplots(figsize=(7.5, 3.3))
 draw_lines(axes, LINES, 3000, below=("unigram line", "copying line"))
 CURVES = {
