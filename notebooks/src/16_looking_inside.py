@@ -972,6 +972,8 @@ print(
 
 # %% [markdown]
 r"""
+In the last layer, "of" gets the most attention and hardly matters. "River" gets a third of that and matters most.
+
 So what do attention maps prove?
 
 - **They prove** in what proportions a head mixes *values*, and that nothing passes in that head where the weight is 0.

@@ -450,8 +450,8 @@ r"""
 ## 8. Real weights, number by number
 
 That was a model of random numbers with two layers and six features. Now comes `mini`, with four layers, 256 features and more than five million
-parameters. The text is Python's own documentation, which `mini` has not
-learned by heart. Your model and the library's process the same batch in float64, and we compare each of their values and gradients.
+parameters. The text is Python's own documentation, on which `mini` was not
+trained. Your model and the library's process the same batch in float64, and we compare each of their values and gradients.
 """
 
 # %%
@@ -559,7 +559,7 @@ plt.show()
 r"""
 The forward pass is equal to the last bit, because here all pieces are the library's. In the backward pass a few sums are taken in
 another order, so the last digit differs. With functions of your own, the forward pass differs in the last digits, too. Anything above
-$10^{-12}$ would be a mistake. The library itself agrees with `transformers` to the same precision
+$10^{-12}$ in a value, or $10^{-10}$ in a gradient, would be a mistake. The library itself agrees with `transformers` to the same precision
 ([27](27_parity.ipynb#3.-Is-it-the-same-model?)), so this BERT does, too.
 
 ## 9. In the library's place
@@ -831,7 +831,8 @@ r"""
 
 The bias $b$ of the keys adds $q_i \cdot b$ to *all* scores of query $i$. The softmax does not change if the same number is added to
 a whole row, so the loss does not depend on $b$. What you see there, some $10^{-17}$, is rounding. (BERT checkpoints have this
-bias all the same, and Adam moves it a little: it divides rounding errors by the size of rounding errors.)
+bias all the same. Adam divides a gradient by its own size plus ε = $10^{-6}$, so these numbers move nothing. With fewer
+digits, rounding errors are as large as ε, and then they do: the biases of `mini`'s keys are not 0.)
 
 </details>
 """

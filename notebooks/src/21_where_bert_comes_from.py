@@ -417,7 +417,7 @@ for word in ("true", "left", "string", "float", "class", "import", "list", "exce
 
 # %% [markdown]
 r"""
-Nobody told the model what the opposite of "true" is, or that a string is made of characters. All it has seen is which words stand within four words of each other. Notice that *opposites* are near each other: "left" and "right" keep the
+Nobody told the model what the opposite of "true" is, or that a string is made of characters. All it has seen is which words stand within four words of each other, not counting those that were left out. Notice that *opposites* are near each other: "left" and "right" keep the
 same company, and so do "true" and "false". Similar vectors mean similar use. That is not the same as similar meaning.
 
 The same program, with more options, is [examples/word2vec.py](../examples/word2vec.py).
@@ -1002,7 +1002,7 @@ print("causal, ten layers: later tokens?", np.triu(np.linalg.matrix_power(causal
 # %% [markdown]
 r"""
 After one layer, a token knows nothing about itself. After two it does, through each of its $S - 1$ neighbours, which have seen it. So in a deep two-way network a word has to be hidden at the *input*. This is what the `[MASK]` of [12](12_pretraining_data.ipynb) does. A causal mask needs no such thing. However many layers there are, no path
-leads from a later token to an earlier one, so every position can be a target. That is the price of seeing both sides: BERT learns from 15 % of its tokens, GPT from all.
+leads from a later token to an earlier one, so every position can be a target. Seeing both sides has its price: BERT learns from 15 % of its tokens, GPT from all.
 
 We can measure who sees whom. If we change the last word of a sentence, which states of mini move?
 """

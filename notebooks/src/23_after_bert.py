@@ -1110,7 +1110,7 @@ $$
 (w_i + p_i)^\top M (w_j + p_j) = w_i^\top M w_j + w_i^\top M p_j + p_i^\top M w_j + p_i^\top M p_j , \qquad M = W_q^\top W_k .
 $$
 
-All of them have to share the same $M$, and nothing says that $p_3$ and $p_4$ are related as $p_{13}$ and $p_{14}$ are. The three successors in this section replace the last three terms by something that depends only on the distance.
+All of them have to share the same $M$, and nothing says that $p_3$ and $p_4$ are related as $p_{13}$ and $p_{14}$ are. In the three successors of this section, positions enter a score only as a distance: two of them replace the last three terms, and the third turns the vectors of the first.
 
 **Transformer-XL and XLNet.** There is a vector $r_{i-j}$ for each distance, made of sines and cosines and never learned, with a matrix of its own. Two learned vectors $u$ and $v$ for each head stand in for the query's position. (The last exercise of
 [08](08_attention.ipynb) has a simpler form, one number per distance.)
@@ -1169,7 +1169,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-On the left is the row of the tables that each pair uses. Distances of $K$ and more share a row. The first term has no pattern. In the second, all far keys of a query have the same score (the constant pieces of a row). In the third, all far queries of a key do (the constant pieces
+On the left is the row of the tables that each pair uses. All keys that are $K$ or more to the right share row 0, and all that are $K - 1$ or more to the left share row $2K - 1$. The first term has no pattern. In the second, all far keys of a query have the same score (the constant pieces of a row). In the third, all far queries of a key do (the constant pieces
 of a column).
 
 ### Open: the backward pass of disentangled attention
@@ -1338,7 +1338,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-All models except `mini` are untrained. The untrained BERT's vectors change most, since each position has a random vector. `mini` has been trained, and its vectors change less, but still by more than a third (0.36 to 0.38): for it, the same sentence means something else at another place.
+All models except `mini` are untrained. The untrained BERT's vectors change most, since each position has a random vector. `mini` has been trained, and its vectors change less, but still by more than a third (about 0.4): for it, the same sentence means something else at another place.
 The two models with distances are at 0 (circles and crosses). Neither of them needs a table, so the shapes of their weights do not limit the length of a text.
 
 ## 9. ModernBERT: what would we decide today?

@@ -242,14 +242,15 @@ for N in (2, 3, 4, 6, 12):
     print(f"{N:>2} {sent[0] / 120:>18.3f} {2 * (N - 1) / N:>18.3f}")
 
 # %% tags=["figure"]
-# Caption: What the busiest link carries, in multiples of the gradient's size. In a ring it is less
-#   than twice that size, however many ranks there are.
+# Caption: How long the busiest link is at work, in multiples of the time that one gradient takes.
+#   (A link sends and receives at once; rank 0 has to receive everything before it can send.) In a
+#   ring it is less than twice that time, however many ranks there are.
 ranks = np.arange(2, 65)
 figure, axes = plt.subplots(figsize=(5.5, 3))
 axes.loglog(ranks, 2 * (ranks - 1), color=plots.VERMILION, label="everybody to one: its link")
 axes.loglog(ranks, ranks - 1, color=plots.GREY, label="everybody to everybody")
 axes.loglog(ranks, 2 * (ranks - 1) / ranks, color=plots.BLUE, label="ring")
-axes.set(xlabel="ranks", ylabel="sent over the busiest link, / n")
+axes.set(xlabel="ranks", ylabel="time on the busiest link, in n / β")
 axes.set_xticks(2 ** np.arange(1, 7), 2 ** np.arange(1, 7))
 axes.minorticks_off()
 axes.legend()
@@ -353,8 +354,10 @@ In one line, `Allreduce` does what your function does. MPI chooses the algorithm
 With minibert there is nothing to write:
 
 ```sh
-mpirun -n 4 minibert pretrain --preset tiny
+mpirun -n 4 minibert pretrain --preset tiny --accumulation 4
 ```
+
+`--accumulation` counts the micro-batches of a step on all ranks together.
 
 ## 6. Latency and bandwidth
 
@@ -497,7 +500,7 @@ plt.show()
 r"""
 Over NVLink, everything is hidden but the end: the piece of the lowest layer, and the embeddings. The embeddings can never be hidden, since their gradient is final only when the backward pass ends, and in base they are a fifth of all parameters. Over the network, the link falls behind from the second layer's piece on.
 
-The library has these formulas for every model and every number of ranks:
+The library has these formulas for every model and every number of ranks. It counts the fourteen pieces one by one, as in the last figure, and each of them has the latency of a whole ring. So it finds that communication takes longer from 13 ranks on, where the single ring of section 6 gave 21:
 
 ```sh
 minibert info --preset base --ranks 8 --tflops 400 --link 450 --latency 5

@@ -623,7 +623,9 @@ r"""
 With everything restored, not one bit differs. Without the place in the data, the run reads its first
 batches again after every interruption. That even looks like progress, since it knows them.
 
-Without Adam's means, the first loss is still right, because no weight has moved yet. Then the steps are too long. Here 20 of them
+Without Adam's means, the first loss is still right, because no weight has moved yet. Then the steps are too long. (The two
+printed factors alone would make them shorter, 3.2 instead of 4.9. But from $m = 0.1 \, g$ and $v = 0.001 \, g^2$, *every*
+parameter moves by the full 3.2 times the rate, while in an old $m$ much of the noise of successive gradients cancels.) Here 20 of them
 go only two or three times as far: a run that is 40 steps old takes long steps anyway, as there is no bias correction for its $v$ ([13](13_optimiser.ipynb#3.-Why-has-BERT's-Adam-no-bias-correction?)).
 The older the run, the further it leaps: with `STEPS, STOP = 4000, 2000` (which takes a minute) the first step is 8 times as long,
 and 20 steps go 17 times as far. Yet the loss is only 0.03 higher on average: **it does not give the mistake away.**
@@ -701,7 +703,7 @@ both cases. To tell the two apart, train on more text: that helps against learni
 # %% [markdown]
 r"""
 <details>
-<summary><b>3.</b> In the table of section 5, the first bad value is a layer's output. All its inputs are finite. Where is the mistake?</summary>
+<summary><b>3.</b> In a table like that of section 5, the first bad value is a layer's output. All its inputs are finite. Where is the mistake?</summary>
 
 In this layer. Its weights are far too large or not finite themselves, or its formula overflows, like a softmax without the maximum subtracted ([03](03_softmax_cross_entropy.ipynb)).
 

@@ -109,7 +109,7 @@ for scale in (1.0, 5.0, 20.0):
 
 # %% [markdown]
 r"""
-With τ = 1 even a perfect encoder has a large loss. A usual value is 20. (1/τ is also called the *temperature*.)
+With τ = 1 even a perfect encoder has a large loss. A usual value is 20. (1/τ is also called the *temperature*, and many papers write τ for that.)
 
 ## 3. Its gradient
 
