@@ -21,8 +21,8 @@ DropoutKey = tuple[int, int]  # two 32-bit words
 def dropout_key(seed: int, step: int, micro_batch: int, replica: int, site: int) -> DropoutKey:
     """The key of one dropout in one forward pass: 64 bits mixed from everything that identifies it.
 
-    ``site`` numbers the uses of dropout within the pass. The other arguments identify the
-    training run, the step, the micro-batch of an accumulated batch, and the device.
+    ``site`` numbers the uses of dropout within the pass. The other arguments identify the training run, the
+    step, the micro-batch of an accumulated batch, and the device.
     """
     return _fold([*_stream_words(seed, step, micro_batch, replica), int(site)])
 

@@ -248,5 +248,5 @@ def run_blocks(function: Callable[[slice], object], rows: int, block: int) -> No
 
 
 def blocks(rows: int, block: int) -> Iterator[slice]:
-    """Consecutive slices of ``block`` rows, the last one of what is left."""
+    """Consecutive slices of ``block`` rows; the last one has what is left."""
     return (slice(start, min(start + block, rows)) for start in range(0, rows, block))

@@ -485,7 +485,7 @@ def open_subject(folder: str | Path, **options: Any) -> Subject:
     path = model_folder(folder)
     if (path / TASK_FILE).is_file() or any(task.recognises(path) for task in TASKS.values()):
         task, model = open_task(folder, **options)
-        if getattr(model.config, "feature_layers", None):
+        if model.config.feature_layers:
             raise UserError(
                 f"{folder} was trained with --features: only its head has learned, and no derivative reaches "
                 "the words; to look into it, fine-tune a model without --features"

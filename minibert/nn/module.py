@@ -240,7 +240,7 @@ def _is_next(name: str, following: str) -> bool:
 
 
 def _kind(piece: Piece) -> int:
-    """A sort key: packed matrices, other matrices, packed vectors, the rest. Weight decay is first."""
+    """A sort key: packed matrices, other matrices, packed vectors, the rest. Those that decay come first."""
     is_vector = len(piece.shape) == 1
     return 2 * is_vector + (not isinstance(piece, Packed))
 

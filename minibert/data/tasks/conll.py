@@ -126,8 +126,8 @@ def to_bio(tags: Sequence[str], scheme: str = "bio") -> list[str]:
 def _parts(tag: str, scheme: str, line: int) -> tuple[str, str]:
     """Prefix and kind: B-x gives (B, x), O gives (O, "")."""
     prefix, _, kind = tag.partition("-")
-    known = "BIES" if scheme == "bioes" else "BI"
-    if tag != "O" and not (prefix in set(known) and kind):
+    known = tuple("BIES" if scheme == "bioes" else "BI")
+    if tag != "O" and not (prefix in known and kind):
         likelier = "bioes" if kind and prefix in ("E", "S") else "plain"
         hint = f" (or is the scheme {likelier}?)" if scheme == "bio" else ""
         raise Problem(f"tag {tag!r} is neither O nor {'-…, '.join(known)}-…{hint}", line)
