@@ -12,6 +12,7 @@ from minibert.errors import UserError
 from minibert.files import write_text
 from minibert.tasks.registry import open_task
 from minibert.tasks.task import Task
+from minibert.text.tokenizer import refuse_single_text
 
 
 def predict_texts(
@@ -28,8 +29,8 @@ def predict_texts(
     ``options`` are those of ``from_pretrained``: device, precision … Raises UserError for a folder without
     such a model, and for texts that its task cannot read.
     """
-    if isinstance(texts, str) or isinstance(pairs, str):
-        raise UserError("expected a list of texts, got a single one; put it in brackets")
+    refuse_single_text(texts)
+    refuse_single_text(pairs)
     texts, pairs = list(texts), None if pairs is None else list(pairs)
     if pairs is not None and len(pairs) != len(texts):
         raise UserError(f"{len(texts)} texts and {len(pairs)} partners; give one for each")

@@ -11,6 +11,7 @@ from minibert.arrays import to_numpy
 from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.ranks import Ranks
+from minibert.text.tokenizer import refuse_single_text
 from minibert.threads import get_threads, run_all
 
 PREDICTED = ("logits", "start_logits", "end_logits", "features", "embeddings")  # what others get to see
@@ -19,8 +20,7 @@ FEW_THREADS = 8  # of more, all compute the same batch: every batch at work need
 
 def check_texts(texts: Any) -> None:
     """Raise UserError unless these are several texts, which can be read more than once."""
-    if isinstance(texts, str):
-        raise UserError("expected a list of texts, got a single one; put it in brackets")
+    refuse_single_text(texts)
     if not hasattr(texts, "__len__"):
         raise UserError(f"expected a list of texts, got {type(texts).__name__}")
     if others := {type(text).__name__ for text in texts if not isinstance(text, str)}:

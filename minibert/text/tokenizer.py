@@ -339,10 +339,10 @@ def letter_table(known: Callable[[str], bool], lowercase: bool = False) -> np.nd
     return letters
 
 
-def refuse_single_text(texts: Iterable[str]) -> None:
+def refuse_single_text(texts: Iterable[str] | None) -> None:
     """Raise UserError for one text where several are expected."""
     if isinstance(texts, str):  # else it would pass for a sequence of one-letter texts
-        raise UserError("expected several texts, got one str; put it in a list")
+        raise UserError("expected a list of texts, got a single one; put it in brackets")
 
 
 def _text_pairs(text: str | Sequence[str], text_pair: str | Sequence[str] | None) -> list[tuple[str, ...]]:

@@ -154,7 +154,7 @@ def test_what_cannot_be_scored_is_refused(config):
             pseudo_log_likelihoods(model, TOKENIZER, ["a"], batch_size=size)
     with pytest.raises(UserError, match="batch size must be at least 1, got 0"):
         blimp_scores(model, TOKENIZER, [MinimalPair("a", "b", "x", "y")], batch_size=0)
-    with pytest.raises(UserError, match="expected several texts, got one str"):
+    with pytest.raises(UserError, match="expected a list of texts, got a single one"):
         pseudo_log_likelihoods(model, TOKENIZER, "a b")
     larger = BertTokenizer([*TOKENS, "more"])
     with pytest.raises(UserError, match="the vocabulary has 21 tokens but the model knows only 20"):
