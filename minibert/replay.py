@@ -11,7 +11,7 @@ everything that differs from one call to the next has to lie in arrays that stay
 import math
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ class Repetition:
 
     @property
     def pool_bytes(self) -> int:
-        """Memory on the device, in bytes, that the function's own arrays take outside the default pool."""
+        """The most bytes on the device that the function's own arrays have taken outside the default pool."""
         return self._engine.pool_bytes
 
     def __call__(self, inputs: Any) -> None:
@@ -120,8 +120,9 @@ class _Streams:
         static    copied from staging on the computing stream, when that call is done; the function reads it
 
     Two events keep the order: ``copied`` (the host may write its memory again, and the computing stream may
-    read staging) and ``consumed`` (staging may be written again). Memory that the function allocates comes
-    from a pool of its own, so that nobody else is ever given the addresses that the graph works at.
+    read staging) and ``consumed`` (staging may be written again). If a graph is wanted, memory that the
+    function allocates comes from a pool of its own, so that nobody else is ever given the addresses that the
+    graph works at.
     """
 
     def __init__(self, device: Device, graph: bool):
@@ -129,7 +130,8 @@ class _Streams:
         self._wanted = graph
         self._stream = self._cuda.Stream(non_blocking=True)
         self._copying = self._cuda.Stream(non_blocking=True)
-        self._pool = self._cuda.MemoryPool()
+        self._pool = self._cuda.MemoryPool() if graph else None
+        self._most_bytes = 0  # that the pool held before the layout last changed
         self._copied, self._consumed = (self._cuda.Event(disable_timing=True) for _ in range(2))
         self._graph, self._calls = None, 0
 
@@ -139,12 +141,14 @@ class _Streams:
 
     @property
     def pool_bytes(self) -> int:
-        return self._pool.total_bytes()
+        return max(self._most_bytes, self._pool.total_bytes()) if self._pool else 0
 
     def allocate(self, size: int) -> tuple[np.ndarray, Array]:
         self._stream.synchronize()  # it may still use the memory that is given up now
         self._graph, self._calls = None, 0
-        self._pool.free_all_blocks()  # arrays of other shapes will be wanted now
+        if self._pool:  # arrays of other shapes will be wanted now
+            self._most_bytes = self.pool_bytes
+            self._pool.free_all_blocks()
         self._host = np.frombuffer(self._cuda.alloc_pinned_memory(size), np.uint8, size)
         self._staging, self._static = (self._xp.zeros(size, dtype="uint8") for _ in range(2))
         self._cuda.get_current_stream().synchronize()  # the zeros, which the two streams would not wait for
@@ -161,7 +165,7 @@ class _Streams:
         caller = self._cuda.get_current_stream()
         self._stream.wait_event(caller.record())
         self._stream.wait_event(self._copied)
-        with self._stream, self._cuda.using_allocator(self._pool.malloc):
+        with self._stream, self._cuda.using_allocator(self._pool.malloc) if self._pool else nullcontext():
             self._static[...] = self._staging
             self._consumed.record(self._stream)
             if self._graph is None and self._wanted and self._calls >= WARM_UP:

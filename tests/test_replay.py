@@ -106,10 +106,28 @@ def test_inputs_of_another_layout_are_recorded_anew(monkeypatch):
     assert len(freed) == 2 and freed[0] is freed[1], "memory for the old shapes would stay in the pool"
 
 
-def test_it_says_how_much_memory_its_pool_holds(monkeypatch):
+def test_it_says_how_much_memory_its_pool_has_held(monkeypatch):
+    held = [0]
+    monkeypatch.setattr(MemoryPool, "total_bytes", lambda pool: held[-1])
+    device = recording_device()
+    repetition = Repetition(device, lambda given: None)
+    for length, holds, most in ((3, 123, 123), (5, 45, 123), (3, 200, 200)):
+        held.append(holds)
+        repetition(inputs(0, length))
+        assert repetition.pool_bytes == most
+    assert Repetition(Device("cpu", np), lambda given: None).pool_bytes == 0
+
+
+def test_without_a_graph_there_is_no_other_pool(monkeypatch):
+    """Every layout would give all memory back, only to ask for it again; and nobody would count it."""
+    monkeypatch.setattr(MemoryPool, "free_all_blocks", lambda pool: pytest.fail("memory is given back"))
     monkeypatch.setattr(MemoryPool, "total_bytes", lambda pool: 123)
-    for device, held in ((recording_device(), 123), (Device("cpu", np), 0)):
-        assert Repetition(device, lambda given: None).pool_bytes == held
+    device = recording_device()
+    repetition = Repetition(device, lambda given: seen.append(device.xp.cuda.in_pool), graph=False)
+    seen = []
+    for length in (3, 5, 3):
+        repetition(inputs(0, length))
+    assert seen == [False] * 3 and repetition.pool_bytes == 0
 
 
 def test_the_order_of_the_two_streams():
