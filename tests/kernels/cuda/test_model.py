@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from minibert import BertConfig, BertForPreTraining, ops
-from minibert.arrays import to_numpy
+from minibert.arrays import map_arrays, to_numpy
 from minibert.dropout_bits import dropout_stream
 from minibert.kernels.cuda import launch
 from minibert.nn import Context
@@ -23,8 +23,11 @@ def device(xp, monkeypatch):
     return "cpu"
 
 
-def train(device, dtype):
-    """Losses, gradients and parameters of two steps, with dropout, padding and two micro-batches each."""
+def train(device, dtype, prepared):
+    """Losses, gradients and parameters of two steps, with dropout, padding and two micro-batches each.
+
+    The last layer of a prepared batch is computed only where a head reads it.
+    """
     rng = np.random.default_rng(0)
     config = BertConfig(
         vocab_size=300,
@@ -44,29 +47,34 @@ def train(device, dtype):
             mask = (np.arange(21) < [[21], [9], [14]]).astype(np.int64)
             labels = np.where((rng.random(ids.shape) < 0.2) & (mask == 1), ids, -100)
             stream = model.device.asarray(dropout_stream(seed=3, step=step, micro_batch=micro_batch))
-            outputs, cache = model.forward(
-                ids,
+            batch = dict(
+                input_ids=ids,
                 token_type_ids=rng.integers(0, 2, ids.shape),
                 attention_mask=mask,
-                context=Context(training=True, stream=stream),
                 labels=labels,
                 next_sentence_label=rng.integers(0, 2, 3),
                 mlm_denominator=20.0,
                 nsp_denominator=6.0,
-                return_logits=False,
             )
+            if prepared:
+                inputs = model.prepare(**batch, predictions=25)
+                batch = dict(input_ids=map_arrays(model.device.asarray, inputs))
+            context = Context(training=True, stream=stream)
+            outputs, cache = model.forward(**batch, context=context, return_logits=False)
+            assert (outputs.last_hidden_state is None) == prepared
             model.backward(cache)
             results.append(outputs.loss)
         results += [model.buffers.grad.copy(), optimiser.step(1e-3, step), model.buffers.value.copy()]
     return [to_numpy(result).astype(np.float64) for result in results]
 
 
-def test_two_training_steps(device):
+@pytest.mark.parametrize("prepared", [False, True])
+def test_two_training_steps(device, prepared):
     launched = getattr(launch.launcher, "launched", set())
     launched.clear()
     with ops.reference_only():
-        expected = train("cpu", "float64")
-    for got, right in zip(train(device, "float32"), expected, strict=True):
+        expected = train("cpu", "float64", prepared)
+    for got, right in zip(train(device, "float32", prepared), expected, strict=True):
         assert got.shape == right.shape
         assert np.linalg.norm(got - right) <= 1e-5 * np.linalg.norm(right)
     if device == "cpu":  # where launches are noted: all kernels have had their part
