@@ -102,7 +102,8 @@ def page(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
             Written by `python -m benchmarks.pretraining` from the files of the runs. Loss (nats) and accuracy
             of masked words and the accuracy of sentence pairs (NSP) are those on held-out documents; time is
             that of training steps, without evaluations and checkpoints. Losses on other text, or with another
-            vocabulary (that of `ten` is twice as large), cannot be compared."""),
+            vocabulary (`second-ten` has one twice as large, `ten` one three times as large), cannot be
+            compared."""),
         "![Loss and accuracy of masked words against steps, tokens and minutes](pretraining.png)",
         table(["run", *SUMMARY], [[name, *summary(record)] for name, record in records.items()]),
     ]
