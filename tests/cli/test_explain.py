@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,14 @@ def test_text_json_and_a_page(tmp_path, monkeypatch, capsys):
     assert "ln p(paris)" in Path("page.html").read_text(encoding="utf-8")
     run(f"{TEXT} --html page.html")
     assert capsys.readouterr() == ("", "written to page.html: open it in a browser; it needs no network\n")
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_colours_on_a_terminal_that_may_have_them(monkeypatch, capsys, refused):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1" * refused)
+    run(f"{TEXT} --target paris")
+    assert ("\x1b[" in capsys.readouterr().out) != refused
 
 
 def test_texts_in_a_file(tmp_path, monkeypatch, capsys):

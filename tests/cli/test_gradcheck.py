@@ -14,6 +14,16 @@ def test_a_preset(capsys):
     assert lines[-1].endswith("GiB of memory")
 
 
+def test_every_parameter_on_demand(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "minibert.cli.gradcheck.preset_rows", lambda preset, _, every: asked.append((preset, every)) or []
+    )
+    for flags in ([], ["--every-parameter"]):
+        assert main(["gradcheck", "--preset", "mini", "--device", "cpu", *flags]) == 0
+    assert asked == [("mini", False), ("mini", True)]
+
+
 def test_a_wrong_gradient_is_exit_code_1(monkeypatch, capsys):
     monkeypatch.setattr("minibert.cli.gradcheck.preset_rows", lambda *a: [Row("it", "w", 1e-12, 1e-13)])
     assert main(["gradcheck", "--preset", "tiny", "--device", "cpu"]) == 1

@@ -1,5 +1,6 @@
 """``minibert predict`` and ``minibert evaluate`` as a person meets them."""
 
+import functools
 import io
 import json
 import shlex
@@ -24,6 +25,7 @@ FILES = {
     "texts.tsv": "text\nA fine film\nRome\n",
     "labelled.tsv": "text\tlabel\nA fine film\t1\nRome\t0\n",
     "short.tsv": "text\tlabel\nA fine film\n",
+    "gap.tsv": "text\nA fine film\n \nRome\n",
     "lines.txt": "A fine film\nRome\tAnn\n",
     "empty.tsv": "",
 }
@@ -96,6 +98,20 @@ def test_bad_rows_can_be_left_out(workplace, capsys):
     assert told.err.splitlines()[0].startswith(
         "minibert: 1 bad row(s) left out, the first: animals.conll: line 3"
     )
+    assert run("predict --model classifier --input gap.tsv --skip-bad") == 0
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) == 2
+    assert told.err.startswith("minibert: 1 bad row(s) left out, the first: gap.tsv: line 3")
+
+
+def test_the_machine_is_used_as_the_flags_say(workplace, monkeypatch):
+    told = {}
+    for name in ("set_threads", "use_products", "require_kernels"):
+        monkeypatch.setattr(f"minibert.cli.flags.{name}", functools.partial(told.__setitem__, name))
+    assert run("predict --model classifier rome") == 0
+    assert told == {"use_products": "numpy", "require_kernels": False}
+    assert run("predict --model classifier rome --threads 3 --products onednn --strict-kernels") == 0
+    assert told == {"set_threads": 3, "use_products": "onednn", "require_kernels": True}
 
 
 def test_evaluate_prints_and_writes_all_scores(workplace, capsys):
@@ -104,6 +120,8 @@ def test_evaluate_prints_and_writes_all_scores(workplace, capsys):
     assert lines[0] == "classifier (classify) on labelled.tsv: 2 examples"
     written = json.loads(Path("scores.json").read_text())
     assert {line.split()[0] for line in lines[2:]} == set(written["scores"]) >= {"accuracy", "f1"}
+    assert run("evaluate --model classifier --data labelled.tsv --limit 1") == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(": 1 examples")
     assert run("evaluate --model tagger --data tagged.conll") == 0
     assert capsys.readouterr().out.splitlines()[-1].split()[0] == "person"
 
@@ -146,6 +164,10 @@ MISTAKES = {  # the command line, what the message has to say
         ["mrpc", "classify", "tag"],
     ),
     "an unknown recipe": ("evaluate --model tagger --data tagged.conll --recipe mprc", ["recipe", "mrpc"]),
+    "scoring of minimal pairs": (
+        "evaluate --model tagger --data tagged.conll --scoring original",
+        ["scoring", "only with the recipe blimp"],
+    ),
     "columns of another task": ("predict --model tagger --text-column 1 x", ["text_column", "tag_column"]),
     "a batch of nothing": ("predict --model tagger x --batch-size 0", ["batch size", "0"]),
 }

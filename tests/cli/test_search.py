@@ -13,6 +13,8 @@ from small_encoder import PASSAGES, QUERIES, TOKENIZER, write_encoder
 from minibert.cli import main
 from minibert.tasks.classify import Classify
 from minibert.tasks.embed import TextEncoder, WordChoice
+from minibert.tasks.rerank import DEPTH
+from minibert.tasks.search import PassageIndex
 from minibert.tasks.similarity import Similarity
 
 FILES = {
@@ -187,6 +189,38 @@ def test_a_reranker_is_trained_on_what_was_found_and_orders_it(indexed, capsys):
     assert scores["database"] == scores["brute_force"] and scores["agreement"] == 1
     assert run("search evaluate --index index --queries queries.tsv --limit 2 --top-k 5") == 0
     assert capsys.readouterr().out.startswith("2 queries, 6 passages\n")
+
+
+def test_the_index_is_searched_as_the_flags_say(indexed, monkeypatch):
+    asked, search = [], PassageIndex.search
+
+    def listen(index, vectors, top_k, exact=False, where=None):
+        asked.append((top_k, exact, where))
+        return search(index, vectors, top_k, exact=exact, where=where)
+
+    monkeypatch.setattr(PassageIndex, "search", listen)
+    queries = "--index index --queries queries.tsv"
+    for line, expected in {
+        "query --index index rome": (5, False, None),
+        "query --index index rome --exact --top-k 2": (2, True, None),
+        "query --index index rome --rerank reranker": (DEPTH, False, None),
+        f"query --index index rome --rerank reranker --top-k {DEPTH + 1}": (DEPTH + 1, False, None),
+        "query --index index rome --rerank reranker --depth 5": (5, False, None),
+        f"evaluate {queries}": (DEPTH, False, None),
+        f"evaluate {queries} --exact --top-k 4": (4, True, None),
+        f"pairs {queries} --output p.jsonl": (DEPTH, False, None),
+        f"pairs {queries} --output p.jsonl --exact --depth 4": (4, True, None),
+    }.items():
+        assert run(f"search {line}") == 0
+        assert asked.pop() == expected and not asked, line
+
+
+def test_the_seed_decides_on_the_wrong_passages(indexed):
+    pairs = []
+    for seed in (0, 0, 1):
+        assert run(f"search pairs --index index --queries queries.tsv --output p.jsonl --seed {seed}") == 0
+        pairs.append(Path("p.jsonl").read_text())
+    assert pairs[0] == pairs[1] != pairs[2]
 
 
 def test_an_encoder_that_was_fine_tuned_searches(indexed, capsys):

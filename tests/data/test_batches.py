@@ -194,6 +194,17 @@ def test_rows_are_shuffled_beyond_the_part_that_is_written_at_a_time(
     assert len({rows.tobytes() for rows in hidden}) == 12, "each part draws its own masks"
 
 
+def test_each_block_draws_its_own_instances(make_documents, numbered_vocabulary, small_blocks):
+    settings = InstanceSettings(max_seq_length=32, next_sentence=False, short_seq_prob=1.0)
+    documents = make_documents([[1] * 125] * 8)  # two blocks of four documents
+    stream, lengths = BatchStream(documents, numbered_vocabulary, settings, 1), ([], [])
+    batch = next(stream)
+    while stream.state()["pass"] == 0:
+        lengths[stream.state()["block"]].append(int(batch["attention_mask"].sum()))
+        batch = next(stream)
+    assert lengths[0] and lengths[1] and lengths[0] != lengths[1]
+
+
 def test_dynamic_masking_is_drawn_anew_and_fixed_masking_repeats(documents, numbered_vocabulary):
     def passes(masking, count):
         settings = InstanceSettings(max_seq_length=32, masking=masking, dupe_factor=2)

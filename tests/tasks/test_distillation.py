@@ -103,6 +103,19 @@ def test_a_student_learns_from_its_teacher_what_the_labels_do_not_tell(capsys):
     )  # a model like any other
 
 
+def test_the_temperature_softens_what_the_teacher_says():
+    first = {}
+    for temperature in (1.0, 4.0):
+        student = settings(
+            train="train.tsv", model="small", epochs=0.1, teacher=TEACHER, name=f"{temperature}"
+        )
+        finetune(**student, temperature=temperature)
+        reports = read_metrics(Path(f"runs/{temperature}/seed-0/metrics.jsonl"))
+        first[temperature] = next(report for report in reports if "loss" in report)
+    assert first[1.0]["hard_loss"] == first[4.0]["hard_loss"]
+    assert first[1.0]["soft_loss"] != first[4.0]["soft_loss"]
+
+
 def interrupt(steps, monkeypatch, **student):
     """A run that somebody interrupts after so many steps."""
     take = finetuning.Trainer.run

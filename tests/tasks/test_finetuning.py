@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from minibert.bert import BertConfig, BertModel
+from minibert.bert.encoder import BertLayer
 from minibert.cli import main
 from minibert.errors import UserError
 from minibert.heads import BertForSequenceClassification
@@ -220,7 +221,7 @@ TASKS = {
     ),
     "regress": (
         "train.csv",
-        ["text,score"[0:4] + ",label", *(f"good{' film' * i},{i / 2}" for i in range(8))],
+        ["text,label", *(f"good{' film' * i},{i / 2}" for i in range(8))],
     ),
     "tag": ("train.conll", ["the O", "good B-x", "film I-x", "", "bad B-y", "book O", "", "it O", "was O"]),
     "similarity": (
@@ -280,6 +281,31 @@ def test_questions_are_held_out_by_the_article():
     task, _ = open_task("runs/run/best")
     assert set(results["best"]["scores"]) == {"exact_match", "f1"}
     assert task.scores_for(task.read("train.json")) == ("exact_match", "f1")
+
+
+def test_where_questions_have_no_answer_the_run_chooses_a_threshold():
+    data = json.loads(articles(4))
+    for article in data["data"]:
+        (passage,) = article["paragraphs"]
+        passage["qas"][1] = passage["qas"][1] | {"answers": [], "is_impossible": True}
+    write("train.json", json.dumps(data))
+    best = finetune(**settings_for(task="qa", train="train.json", dev="train.json", max_length=24))["best"]
+    task, _ = open_task("runs/run/best")
+    assert task.options.null_threshold is not None
+    assert evaluate("runs/run/best", "train.json").scores == pytest.approx(best["scores"], rel=1e-6)
+
+
+def test_layers_can_be_recomputed(monkeypatch):
+    """With the same bits, though each of the 2 layers is run once more in each of the 6 steps."""
+    forward, calls = BertLayer.forward, []
+    monkeypatch.setattr(
+        BertLayer, "forward", lambda *given, **more: calls.append(1) or forward(*given, **more)
+    )
+    finetune(**settings_for(epochs=1.0))
+    kept = len(calls)
+    finetune(**settings_for(epochs=1.0, recompute=True, name="again"))
+    assert len(calls) - kept == kept + 6 * 2
+    assert weights("again") == weights()
 
 
 def test_settings_of_a_recipe():

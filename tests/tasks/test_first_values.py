@@ -62,6 +62,20 @@ def test_what_is_changed_and_what_is_not(device, config, texts):
         np.testing.assert_allclose(to_numpy(parameter.value), expected[name], rtol=1e-6, atol=1e-7)
 
 
+def test_the_seed_of_the_settings_decides_on_the_vectors(config, texts):
+    found = []
+    for change in (
+        lambda model: count_words(model, texts, seed=5),
+        lambda model: set_first_values(model, PretrainSettings(word_initializer="counts", seed=5), texts),
+        lambda model: set_first_values(model, PretrainSettings(word_initializer="counts", seed=6), texts),
+    ):
+        model = BertForPreTraining(config, seed=3)
+        change(model)
+        found.append(model.bert.embeddings.word_embeddings.weight.value)
+    np.testing.assert_array_equal(found[1], found[0])
+    assert not np.array_equal(found[2], found[0])
+
+
 def test_it_guesses_by_the_words_around_before_it_has_learned_anything(config, texts):
     """A random model is worse than guessing by frequency; this one is far better, since it sees the topic."""
     rng = np.random.default_rng(1)

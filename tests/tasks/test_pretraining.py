@@ -6,14 +6,16 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from minibert import products
 from minibert.bert import BertForMaskedLM, BertForPreTraining
+from minibert.bert.encoder import BertLayer
 from minibert.cli import main
 from minibert.data import BatchStream
 from minibert.devices import Device
@@ -525,11 +527,14 @@ def test_a_run_of_the_fast_recipe_goes_on_to_the_same_bits(small):
 
 
 def test_counting_is_part_of_the_time(small, monkeypatch):
+    clock = [5000.0]
+
     def slowly(*_):
-        time.sleep(0.5)
+        clock[0] += 1000.0
 
     monkeypatch.setattr("minibert.tasks.pretraining_model.count_words", slowly)
-    assert 0.5 < pretrain(small(word_initializer="counts", steps=1))["seconds"] < 5
+    monkeypatch.setattr("minibert.tasks.pretraining.time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    assert 1000 < pretrain(small(word_initializer="counts", steps=1))["seconds"] < 2000
 
 
 def test_runs_of_several_seeds_can_be_measured_on_the_same_text(small):
@@ -904,11 +909,19 @@ def test_a_damaged_checkpoint_names_the_way_out_and_that_works(small):
 # -- Precision and memory ----------------------------------------------------------------------------
 
 
-def test_recomputing_the_layers_gives_the_same_bits(small):
+def test_recomputing_the_layers_gives_the_same_bits(small, monkeypatch):
     keeping, recomputing = small(name="a", dropout=0.1), small(name="b", dropout=0.1, recompute=True)
+    forward, calls = BertLayer.forward, Counter()
     for settings in (keeping, recomputing):
+
+        def counted(layer, *arguments, run=settings.name, **keywords):
+            calls[run] += 1
+            return forward(layer, *arguments, **keywords)
+
+        monkeypatch.setattr(BertLayer, "forward", counted)
         pretrain(settings)
     assert weights(keeping) == weights(recomputing)
+    assert calls["b"] == calls["a"] + 6, "its one layer, once more in each of the 6 steps"
 
 
 @pytest.mark.parametrize("precision", ["tf32", "float16"])

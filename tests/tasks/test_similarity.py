@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from minibert.data.tasks import DistinctPairs, Faults, FeatureStream, Place, TextExample
+from minibert.data.tasks.faults import Problem
 from minibert.errors import UserError
 from minibert.heads import SentenceEncoder, SentencePairs
 from minibert.tasks.embed import TextEncoder
@@ -244,7 +245,7 @@ def test_first_texts_have_to_find_their_second_ones(read):
 
 def test_a_single_text_has_no_partner(read):
     task, _ = read(SCORED)
-    with pytest.raises(Exception, match="one text; a comparison needs two"):
+    with pytest.raises(Problem, match="one text; a comparison needs two"):
         task.example("ann", None, None)
     assert task.example("ann", "bob", Place("stdin", 2)) == TextExample("ann", "bob", None, Place("stdin", 2))
 

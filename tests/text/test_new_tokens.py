@@ -58,10 +58,34 @@ def test_new_words_are_single_tokens_in_every_kind_of_tokenizer(tokenizer, tmp_p
         assert len(larger.token_ids(text)) <= len(tokenizer.token_ids(text))
 
 
-def test_options_stay(tokenizer):
-    larger = add_tokens(tokenizer, tokenizer.whole_tokens("optimiser"))
-    for name in tokenizer.config_keys:
-        assert getattr(larger, name) == getattr(tokenizer, name)
+@pytest.mark.parametrize(
+    ("tokenizer", "options"),
+    [
+        (
+            "bert",
+            {
+                "lowercase": False,
+                "strip_accents": True,
+                "split_cjk": False,
+                "model_max_length": 7,
+                "max_characters_per_word": 50,
+                "protect_special_tokens": False,
+                "original_characters": True,
+            },
+        ),
+        ("roberta", {"add_prefix_space": True, "trim_offsets": False, "model_max_length": 7}),
+        ("albert", {"lowercase": False, "keep_accents": True}),
+        ("xlnet", {"lowercase": True}),
+    ],
+    indirect=["tokenizer"],
+)
+def test_options_stay(tokenizer, options, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    unusual = open_tokenizer(tmp_path, **options)
+    larger = add_tokens(unusual, unusual.whole_tokens("optimiser"))
+    assert options.keys() == tokenizer.config_keys.keys()
+    for name, value in options.items():
+        assert getattr(larger, name) == value != getattr(tokenizer, name)
     if isinstance(tokenizer, RobertaTokenizer):
         assert larger.rules()[1:] == tokenizer.rules()[1:]
 

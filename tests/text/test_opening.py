@@ -37,6 +37,19 @@ def test_the_alphabet_is_bounded(kind):
     assert all_of_them.unk_id not in all_of_them.token_ids("another film")
 
 
+@pytest.mark.parametrize("kind", ["bert", "albert", "xlnet"])
+def test_capitals_are_kept_or_not_as_asked(kind):
+    for lowercase in (True, False):
+        tokenizer = learn_tokenizer(kind, ["A FILM", "a film"] * 4, 60, lowercase=lowercase)
+        assert (tokenizer.token_ids("A FILM") == tokenizer.token_ids("a film")) == lowercase
+
+
+def test_bytes_have_no_lower_case():
+    assert isinstance(learn_tokenizer("roberta", TEXTS, 270, lowercase=False), RobertaTokenizer)
+    with pytest.raises(UserError, match="models of type 'roberta' have a tokenizer that keeps capitals"):
+        learn_tokenizer("roberta", TEXTS, 270, lowercase=True)
+
+
 def test_the_class_that_the_folder_names(saved):
     tokenizer, folder = saved
     again = open_tokenizer(folder)

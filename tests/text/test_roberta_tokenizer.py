@@ -424,7 +424,7 @@ def test_damaged_vocabularies_and_merges(tmp_path, vocab, merges, message):
     ("config", "message"),
     [
         ({"cls_token": "[CLS]"}, r"cls_token is '\[CLS\]', but RoBERTa's is '<s>'"),
-        ({"bos_token": "<|endoftext|>"}, "bos_token is '<|endoftext|>', but RoBERTa's is '<s>'"),
+        ({"bos_token": "<|endoftext|>"}, r"bos_token is '<\|endoftext\|>', but RoBERTa's is '<s>'"),
         ({"added_tokens_decoder": {"99": {"content": "<new>"}}}, "not supported: <new>"),
         ({"add_prefix_space": "False"}, "add_prefix_space is 'False'; expected true or false$"),
         ({"trim_offsets": None}, "trim_offsets is None; expected true or false$"),

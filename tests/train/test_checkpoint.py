@@ -90,6 +90,19 @@ def test_a_missing_file_is_found(save, name):
         open_checkpoint(folder)
 
 
+def test_damage_in_a_folder_inside_is_found(save, model):
+    """Such as the generator's of an ELECTRA."""
+
+    def save_both(folder):
+        model.save_pretrained(folder)
+        model.save_pretrained(folder / "generator")
+
+    folder = save(10, save_model=save_both)
+    (folder / "generator" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"damaged .generator/config\.json is not what was written"):
+        open_checkpoint(folder)
+
+
 @pytest.mark.parametrize("content", ["", '{"step": 10', "[]", "{}", "null", '{"files": {"config.json": 0}}'])
 def test_a_damaged_state_is_found(save, content):
     folder = save(10)

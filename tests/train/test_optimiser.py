@@ -170,20 +170,22 @@ def test_muon_moves_the_linear_maps_and_adam_the_rest(device, config):
         np.testing.assert_allclose(to_numpy(parameter.value), expected[name], rtol=1e-11, atol=1e-13)
 
 
-def test_muon_scales_the_rate_of_a_matrix_and_leaves_a_frozen_one(model):
+def test_muon_scales_the_rate_of_a_matrix_and_leaves_a_frozen_one(device, config):
+    """Though there are others of their shape, with which a GPU updates a matrix where it can."""
+    model = BertForPreTraining(config, device=device, dtype="float64", seed=3)
     matrices = dict(model.named_parameters())
-    slow = matrices["bert.encoder.layer.0.output.dense.weight"]
+    slow = matrices["bert.encoder.layer.0.attention.output.dense.weight"]
     frozen = matrices["bert.pooler.dense.weight"]
-    before = slow.value.copy(), frozen.value.copy()
+    before = slow.value.copy(), to_numpy(frozen.value).copy()
     frozen.frozen = True
     moved = []
     for scale in (1.0, 0.5):
         slow.value[...], slow.lr_scale = before[0], scale
         set_random_gradients(model, seed=0, scale=1.0)
         Muon(model, weight_decay=0.0).step(0.1, 0)
-        moved.append(slow.value - before[0])
+        moved.append(to_numpy(slow.value - before[0]))
     np.testing.assert_allclose(moved[1], 0.5 * moved[0], rtol=1e-9)
-    np.testing.assert_array_equal(frozen.value, before[1])
+    np.testing.assert_array_equal(to_numpy(frozen.value), before[1])
 
 
 def test_a_step_of_muon_stays_in_single_precision(device, config):
@@ -192,6 +194,16 @@ def test_a_step_of_muon_stays_in_single_precision(device, config):
     set_random_gradients(model, seed=0, scale=1.0)
     norm = optimiser.step(0.1, 0)
     assert {norm.dtype, optimiser.mean.dtype, model.buffers.value.dtype} == {np.dtype("float32")}
+
+
+def test_the_copy_in_16_bits_follows_matrices_too(device, config):
+    model = BertForPreTraining(config, device=device, precision="float16", seed=1)
+    before = to_numpy(model.buffers.operand).copy()
+    set_random_gradients(model, seed=0, scale=1.0)
+    Muon(model).step(0.1, 0)
+    after = to_numpy(model.buffers.operand)
+    assert not np.array_equal(after, before)
+    np.testing.assert_array_equal(after, to_numpy(model.buffers.value).astype("float16"))
 
 
 def test_muon_gives_the_same_bits_on_any_number_of_threads(config):

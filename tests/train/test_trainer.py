@@ -1,6 +1,7 @@
 import itertools
 import os
 import signal
+import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from minibert.bert import BertForPreTraining
 from minibert.errors import UserError
 from minibert.ranks import Ranks
 from minibert.train import AdamW, Trainer
+from minibert.train.gradient_sum import ExactSum, FastSum
 from minibert.train.metrics import MetricsLog, read_metrics
 from minibert.train.progress import Progress
 
@@ -137,6 +139,16 @@ def test_a_run_that_is_resumed_is_not_measured_at_its_beginning(make_trainer, tm
     trainer.run()
     records = read_metrics(trainer.metrics.path)
     assert [r["step"] for r in records if "held_out_mlm_loss" in r] == [6]
+
+
+def test_the_seed_decides_on_dropout(make_trainer):
+    found = []
+    for seed in (1, 1, 2):
+        trainer = make_trainer(steps=2, dropout=0.5, seed=seed)
+        trainer.run()
+        found.append(losses(trainer))
+        trainer.metrics.path.unlink()
+    assert found[0] == found[1] != found[2]
 
 
 def test_accumulation_takes_several_batches_a_step(make_trainer):
@@ -333,6 +345,15 @@ def test_a_second_ctrl_c_stops_at_once(make_trainer):
     assert trainer.saved == [] and trainer.step == 3
 
 
+def test_signals_are_left_alone_outside_the_main_thread(make_trainer):
+    """Python lets no other thread catch them."""
+    trainer = make_trainer(steps=2)
+    thread = threading.Thread(target=trainer.run)
+    thread.start()
+    thread.join()
+    assert [state["step"] for state in trainer.saved] == [2]
+
+
 # -- Several ranks -----------------------------------------------------------------------------------
 
 
@@ -341,6 +362,12 @@ class Rank(Ranks):
 
     def __init__(self, rank, size):
         self.rank, self.size = rank, size
+
+
+@pytest.mark.parametrize(("fast_reduce", "kind"), [(False, ExactSum), (True, FastSum)])
+def test_gradients_are_added_up_exactly_unless_it_is_to_be_fast(make_trainer, fast_reduce, kind):
+    trainer = make_trainer(accumulation=2, ranks=Rank(0, 2), fast_reduce=fast_reduce)
+    assert type(trainer._training._sum) is kind
 
 
 class Instances:

@@ -211,6 +211,11 @@ def test_batches_are_as_many_as_the_pairs_of_the_most_frequent_text():
     assert DistinctPairs(pairs(*texts), 2, 0).batches_per_epoch == 6
 
 
+def test_a_text_that_is_its_own_partner_is_in_one_pair():
+    texts = [(1, 1), (2, 12), (3, 13), (4, 14)]
+    assert DistinctPairs(pairs(*texts), 4, 0).batches_per_epoch == 1
+
+
 def several_times(rng, texts, most):
     """So many texts, numbered, each up to ``most`` times, in random order."""
     return rng.permutation(np.repeat(np.arange(texts), rng.integers(1, most + 1, texts))[:texts])

@@ -1,4 +1,4 @@
-"""The recipes on the real files, where these are."""
+"""The recipes on small files of the same layout, and on the real ones, where these are."""
 
 from collections import Counter
 
@@ -13,6 +13,58 @@ from minibert.data.tasks import (
     tagged_features,
 )
 from minibert.text import BertTokenizer
+
+LAYOUTS = {
+    "sst2": ("sst2", "a.tsv", "sentence\tlabel\na fine film\t1\n", [("a fine film", None, "1")]),
+    "sst2, another header": ("sst2", "a.tsv", "content\tlabel\ndull\t0\n", [("dull", None, "0")]),
+    "cola": (
+        "cola",
+        "a.tsv",
+        "gj04\t1\t\tHe sings.\nbc01\t0\t*\tHe sing.\n",
+        [("He sings.", None, "1"), ("He sing.", None, "0")],
+    ),
+    "mrpc": (
+        "mrpc",
+        "a.txt",
+        '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t70\t71\tHe said "no\t"No", he said\n',
+        [('He said "no', '"No", he said', "1")],
+    ),
+    "rte": (
+        "rte",
+        "a.tsv",
+        "index\tsentence1\tsentence2\tlabel\n0\tIt rains.\tIt is wet.\tentailment\n",
+        [("It rains.", "It is wet.", "entailment")],
+    ),
+    "rte, no header": (
+        "rte",
+        "a.tsv",
+        "0\tIt rains.\tIt snows.\tnot_entailment\n",
+        [("It rains.", "It snows.", "not_entailment")],
+    ),
+    "stsb": ("stsb", "a.csv", '"A man, here","A man",3.75\n', [("A man, here", "A man", 3.75)]),
+}
+
+
+@pytest.mark.parametrize(("recipe", "name", "text", "expected"), LAYOUTS.values(), ids=LAYOUTS)
+def test_layouts_of_tables(tmp_path, recipe, name, text, expected):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    examples = RECIPES[recipe].read(tmp_path / name)
+    assert [(example.text, example.text_pair, example.label) for example in examples] == expected
+
+
+def test_the_layout_of_cola_without_labels(tmp_path):
+    (tmp_path / "test.tsv").write_text("index\tsentence\n0\tHe sings.\n", encoding="utf-8")
+    (example,) = RECIPES["cola"].read(tmp_path / "test.tsv", labelled=False)
+    assert (example.text, example.label) == ("He sings.", None)
+
+
+def test_the_layout_of_wnut17(tmp_path):
+    (tmp_path / "a.conll").write_text("Rome\tB-location\nfalls\tO\n\nwow\tO\n", encoding="utf-8")
+    sentences = RECIPES["wnut17"].read(tmp_path / "a.conll")
+    assert [(s.words, s.tags) for s in sentences] == [
+        (["Rome", "falls"], ["B-location", "O"]),
+        (["wow"], ["O"]),
+    ]
 
 
 @pytest.fixture(scope="module")
