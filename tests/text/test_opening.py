@@ -108,9 +108,9 @@ def test_what_is_no_text_is_refused(tokenizer):
         tokenizer.token_ids(3)
     with pytest.raises(UserError, match="must be a str, not int"):
         tokenizer.token_ids_batch([3])
-    with pytest.raises(UserError, match="several texts"):
+    with pytest.raises(UserError, match="a list of texts"):
         tokenizer.token_ids_batch("low")
-    with pytest.raises(UserError, match="several texts"):
+    with pytest.raises(UserError, match="a list of texts"):
         type(tokenizer).train("low")
 
 
