@@ -97,7 +97,7 @@ def committed(path: Path, made: NotebookNode) -> list[str]:
     if not path.exists():
         return ["is missing; run make course"]
     there = nbformat.read(path, as_version=4)
-    if _inputs(there) != _inputs(made):
+    if inputs(there) != inputs(made):
         return ["is not what its source makes; run make course"]
     if not any(cell.get("outputs") for cell in made.cells):
         return ["has outputs; run make course"] if any(cell.get("outputs") for cell in there.cells) else []
@@ -113,7 +113,8 @@ def stale(there: NotebookNode, made: NotebookNode) -> list[str]:
     ]
 
 
-def _inputs(notebook: NotebookNode) -> tuple:
+def inputs(notebook: NotebookNode) -> tuple:
+    """What a notebook is apart from its outputs."""
     return notebook.metadata, [
         (cell.cell_type, cell.id, cell.source, cell.metadata) for cell in notebook.cells
     ]
