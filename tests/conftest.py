@@ -1,6 +1,7 @@
 """What all tests share: the devices that they run on, and the real data beside the checkout."""
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ from minibert.devices import Device, resolve_device
 from minibert.errors import UserError
 from minibert.gradcheck import Case
 from minibert.proofs import all_cases
+from minibert.threads import get_threads, set_threads
 
 # Lines that tests leave for the end of the run.
 AT_THE_END = pytest.StashKey[list[str]]()
@@ -103,6 +105,14 @@ def device(request: pytest.FixtureRequest) -> Device:
 def xp(device: Device) -> ModuleType:
     """The array library of ``device``."""
     return device.xp
+
+
+@pytest.fixture
+def restore_threads() -> Iterator[None]:
+    """After the test, the CPU computes with as many threads as before."""
+    before = get_threads()
+    yield
+    set_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -12,33 +12,25 @@ from minibert.errors import UserError
 from minibert.threads import get_threads, run_all, run_blocks, set_threads
 
 
-@pytest.fixture
-def threads():
-    """Set the number of threads; it is put back afterwards."""
-    before = get_threads()
-    yield set_threads
-    set_threads(before)
-
-
-def test_threads(threads):
+def test_threads(restore_threads):
     def of_blas():
         return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
 
     for count in (1, 2):
-        threads(count)
+        set_threads(count)
         assert get_threads() == count
         assert of_blas() == {count}
     with pytest.raises(UserError, match=r"a whole number of at least 1, got 1\.5"):
-        threads(1.5)
+        set_threads(1.5)
     with pytest.raises(UserError, match="at least 1, got 0"):
-        threads(0)
+        set_threads(0)
     assert get_threads() == 2
 
 
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize(("rows", "block"), [(0, 4), (1, 4), (4, 4), (5, 4), (103, 10)])
-def test_blocks_cover_all_rows_once(threads, count, rows, block):
-    threads(count)
+def test_blocks_cover_all_rows_once(restore_threads, count, rows, block):
+    set_threads(count)
     done = []
     run_blocks(done.append, rows, block)
     done.sort(key=lambda piece: piece.start)
@@ -52,9 +44,9 @@ def blas_threads():
 
 
 @pytest.mark.parametrize("tasks", [1, 5])
-def test_blas_has_one_thread_inside_and_all_of_them_afterwards(threads, tasks):
+def test_blas_has_one_thread_inside_and_all_of_them_afterwards(restore_threads, tasks):
     """Also when there is a single task: a resumed run computes its first step like all others."""
-    threads(2)
+    set_threads(2)
     inside = []
     run_all([lambda: inside.append(blas_threads())] * tasks)
     assert inside == [{1}] * tasks
@@ -67,9 +59,9 @@ def test_blas_has_one_thread_inside_and_all_of_them_afterwards(threads, tasks):
         assert blas_threads() == {1}, "what somebody else has set is put back too"
 
 
-def test_a_task_may_share_tasks_too(threads):
+def test_a_task_may_share_tasks_too(restore_threads):
     """The pool's threads are all taken, so nobody may wait for one."""
-    threads(2)
+    set_threads(2)
     done: list[int] = []
 
     def task():
@@ -83,9 +75,9 @@ def test_a_task_may_share_tasks_too(threads):
     run_all([lambda: both.wait(20)] * 2)  # afterwards tasks are shared again; alone, one would wait in vain
 
 
-def test_nobody_waits_for_a_thread_that_others_keep_busy(threads):
+def test_nobody_waits_for_a_thread_that_others_keep_busy(restore_threads):
     """The caller computes all tasks, and does not wait until the other thread could have helped."""
-    threads(2)
+    set_threads(2)
     both, leave, done = threading.Barrier(3), threading.Event(), []
 
     def busy():
@@ -103,29 +95,29 @@ def test_nobody_waits_for_a_thread_that_others_keep_busy(threads):
     others.join(20)
 
 
-def test_threads_end_when_another_number_is_set(threads):
+def test_threads_end_when_another_number_is_set(restore_threads):
     def helpers():
         return [thread for thread in threading.enumerate() if thread.name.startswith("minibert")]
 
-    threads(4)
+    set_threads(4)
     run_all([lambda: None] * 4)
     before = helpers()
     assert len(before) >= 3
-    threads(2)
+    set_threads(2)
     run_all([lambda: None] * 2)
     for thread in before:
         thread.join(10)
     assert len(helpers()) == 1
 
 
-def test_a_number_that_is_set_meanwhile_holds_afterwards(threads):
-    threads(2)
+def test_a_number_that_is_set_meanwhile_holds_afterwards(restore_threads):
+    set_threads(2)
     inside = []
     run_all([lambda: set_threads(3), lambda: inside.append(blas_threads())])
     assert inside == [{1}] and blas_threads() == {3} and get_threads() == 3
 
 
-def test_the_number_may_be_set_while_others_share_tasks(threads):
+def test_the_number_may_be_set_while_others_share_tasks(restore_threads):
     stop, errors = threading.Event(), []
 
     def share():
@@ -138,16 +130,16 @@ def test_the_number_may_be_set_while_others_share_tasks(threads):
     sharing = threading.Thread(target=share)
     sharing.start()
     for _ in range(200):
-        threads(1)
-        threads(2)
+        set_threads(1)
+        set_threads(2)
     stop.set()
     sharing.join(20)
     assert errors == []
 
 
-def test_blas_gets_its_threads_back_after_the_last_of_several_calls(threads):
+def test_blas_gets_its_threads_back_after_the_last_of_several_calls(restore_threads):
     """One call inside another, and two threads that call at once: whoever began first may be done first."""
-    threads(2)
+    set_threads(2)
     inner = []
 
     def task():
@@ -209,19 +201,19 @@ def test_a_forked_process_has_threads_of_its_own():
     assert process.stdout == "(4, [2]) (4, [2])\n", process.stderr
 
 
-def test_an_error_in_a_block_is_raised(threads):
+def test_an_error_in_a_block_is_raised(restore_threads):
     def fail(piece):
         if piece.start == 20:
             raise ZeroDivisionError
 
     for count in (1, 2):
-        threads(count)
+        set_threads(count)
         with pytest.raises(ZeroDivisionError):
             run_blocks(fail, 100, 10)
 
 
-def test_an_error_in_another_thread_is_raised(threads):
-    threads(2)
+def test_an_error_in_another_thread_is_raised(restore_threads):
+    set_threads(2)
     caller, both, others = threading.get_ident(), threading.Barrier(2), []
 
     def task():
@@ -235,10 +227,10 @@ def test_an_error_in_another_thread_is_raised(threads):
     assert others == [1]
 
 
-def test_blocks_use_as_many_threads_as_were_set(threads):
+def test_blocks_use_as_many_threads_as_were_set(restore_threads):
     """Also when it were more before. Every block waits for the others, so each thread gets one."""
     for count in (4, 2):
-        threads(count)
+        set_threads(count)
         barrier, seen = threading.Barrier(count, timeout=20), set()
 
         def work(piece, barrier=barrier, seen=seen):

@@ -225,20 +225,17 @@ def test_another_text_is_no_track(tmp_path, monkeypatch, track):
         tracks.open_track("docs", tmp_path)
 
 
-def test_the_threads_are_those_that_were_asked_for(track, tmp_path, monkeypatch):
+def test_the_threads_are_those_that_were_asked_for(track, tmp_path, monkeypatch, restore_threads):
     """For a run, and for the timing of steps."""
-    seen, before = [], get_threads()
+    seen = []
     monkeypatch.setattr(speedrun, "open_track", lambda *_: track)
     monkeypatch.setattr(speedrun, "write_page", lambda *_: None)
     monkeypatch.setattr(speedrun, "run", lambda *_: seen.append(get_threads()))
     monkeypatch.setattr(speedrun, "time_steps", lambda *_: seen.append(get_threads()))
-    try:
-        for more in (["--seeds", "0"], ["--time"]):
-            set_threads(2)
-            monkeypatch.setattr("sys.argv", ["speedrun", "docs/start", "--threads", "1", *more])
-            assert speedrun.main() == 0
-    finally:
-        set_threads(before)
+    for more in (["--seeds", "0"], ["--time"]):
+        set_threads(2)
+        monkeypatch.setattr("sys.argv", ["speedrun", "docs/start", "--threads", "1", *more])
+        assert speedrun.main() == 0
     assert seen == [1, 1]
 
 

@@ -1,6 +1,5 @@
 """The commands as a person meets them: what they print, and what they say when something is wrong."""
 
-import argparse
 import contextlib
 import errno
 import importlib.util
@@ -12,10 +11,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from parsers import every_parser, subcommands
 from safetensors.numpy import load_file, save_file
 
 from minibert import ops
@@ -564,17 +564,11 @@ def test_streams_may_be_closed():
         assert "Traceback" not in result.stderr
 
 
-def every_command(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The parsers of all commands, and of the actions of those that have some."""
-    if parser._subparsers is None:
-        yield parser
-        return
-    (commands,) = parser._subparsers._group_actions
-    for command in commands.choices.values():
-        yield from every_command(command)
-
-
-EVERY_COMMAND = {parser.prog.removeprefix("minibert "): parser for parser in every_command(make_parser())}
+EVERY_COMMAND = {  # with the actions of those that have some
+    parser.prog.removeprefix("minibert "): parser
+    for parser in every_parser(make_parser())
+    if not subcommands(parser)
+}
 
 
 @pytest.mark.parametrize("command", EVERY_COMMAND)
@@ -596,8 +590,7 @@ def test_help_lists_every_command_once_in_its_group(capsys):
         main(["--help"])
     shown = capsys.readouterr().out
     listed = re.findall(r"^  ([a-z-]+)  ", shown.split("options:")[0], flags=re.MULTILINE)
-    (commands,) = make_parser()._subparsers._group_actions
-    assert listed == list(commands.choices)
+    assert listed == list(subcommands(make_parser()))
     assert max(map(len, shown.splitlines())) <= 80
     titles = re.findall(r"^(\w.*):$", shown.split("options:")[0], flags=re.MULTILINE)
     assert titles == list(COMMANDS)

@@ -1,15 +1,14 @@
 """The commands that the README and the pages of docs/ show exist, and those shown with output print it."""
 
-import argparse
 import importlib.util
 import os
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from markdown_pages import PAGES, ROOT, Block, code_blocks, name_of
+from parsers import every_parser
 
 from minibert.cli import main, make_parser, parse
 from minibert.devices import resolve_device
@@ -90,16 +89,8 @@ def test_the_readme_counts_the_gradients():
     assert count == sum(len(case.variables) + 1 for case in all_cases(resolve_device("cpu")))
 
 
-def flags_of(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """All flags of a command and of its actions."""
-    for action in parser._actions:
-        yield from action.option_strings
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                yield from flags_of(command)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_the_flags_that_the_prose_names_exist(page: Path):
     prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-    assert set(re.findall(r"`(--[a-z-]+)", prose)) <= set(flags_of(make_parser()))
+    flags = {flag for parser in every_parser(make_parser()) for flag in parser._option_string_actions}
+    assert set(re.findall(r"`(--[a-z-]+)", prose)) <= flags

@@ -13,7 +13,7 @@ from minibert import ops
 from minibert.dropout_bits import dropout_key
 from minibert.ops import optimise
 from minibert.ops.activations import gelu, gelu_backward
-from minibert.threads import get_threads, set_threads
+from minibert.threads import set_threads
 
 BOUND = {"float32": 2e-6}  # relative error by norm against the reference in float64
 
@@ -244,13 +244,6 @@ def test_a_kernel_passes_on_what_is_not_a_number(name):
         with np.errstate(invalid="ignore", over="ignore"):
             y, _ = kernel.forward(*arguments)
         assert not np.isfinite(y).all()
-
-
-@pytest.fixture
-def restore_threads():
-    before = get_threads()
-    yield
-    set_threads(before)
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,6 @@ OPTIMISER = {
 }
 
 
-@pytest.fixture
-def threads():
-    """The number of threads, which a test may set."""
-    before = get_threads()
-    yield
-    set_threads(before)
-
-
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_the_optimiser_has_all_of_its_settings(small, model, kind):
     own = {"matrix_rate": 0.03, "matrix_momentum": 0.9} if kind == "muon" else {}
@@ -42,7 +34,7 @@ def test_the_warm_up_is_a_share_of_the_steps(small):
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, 3), (5, 5)])
-def test_processes_of_one_machine_share_its_threads(small, threads, given, expected):
+def test_processes_of_one_machine_share_its_threads(small, restore_threads, given, expected):
     class OfTwo(Ranks):
         local_size = 2
 

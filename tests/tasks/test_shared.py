@@ -15,7 +15,7 @@ from minibert.ranks import Ranks
 from minibert.tasks import finetune, pretrain
 from minibert.tasks.pretraining import prepare
 from minibert.tasks.shared import FEW_THREADS, share_out
-from minibert.threads import get_threads, set_threads
+from minibert.threads import set_threads
 from minibert.train.step import TrainingStep
 
 
@@ -190,7 +190,7 @@ def test_one_rank_gets_outputs_as_they_are():
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, FEW_THREADS + 1])
-def test_threads_compute_a_batch_each_and_the_last_ones_together(monkeypatch, threads):
+def test_threads_compute_a_batch_each_and_the_last_ones_together(monkeypatch, restore_threads, threads):
     computing = []  # for every batch the thread, and whether that computes a task of its own
     together = threading.Barrier(threads)
 
@@ -200,30 +200,22 @@ def test_threads_compute_a_batch_each_and_the_last_ones_together(monkeypatch, th
             together.wait(timeout=30)  # which it would not, one after the other
         return batch * batch
 
-    before = get_threads()
     set_threads(threads)
-    try:
-        batches = zip("abcdefgh", range(8), strict=True)
-        found = list(share_out(batches, forward, Ranks(), resolve_device("cpu")))
-    finally:
-        set_threads(before)
+    batches = zip("abcdefgh", range(8), strict=True)
+    found = list(share_out(batches, forward, Ranks(), resolve_device("cpu")))
     assert found == [(name, number * number) for number, name in enumerate("abcdefgh")]
     each = [batch for batch, _, alone in computing if alone]
     assert sorted(each) == [*range(8 // threads * threads if 1 < threads <= FEW_THREADS else 0)]
 
 
-def test_predictions_do_not_depend_on_who_computes_them(encoder):
+def test_predictions_do_not_depend_on_who_computes_them(encoder, restore_threads):
     """The same bits: as one batch after the other on two threads gives.
 
     The longest text comes first, so the batches are the same. (On some processors, OpenBLAS gives a row other
     bits in another batch.)
     """
     texts = [" ".join(["ann sings in rome ?"] * n) for n in range(13, 0, -1)]
-    before = get_threads()
     set_threads(2)
-    try:
-        together = encoder.embed(texts, batch_size=2)
-        one_by_one = np.concatenate([encoder.embed(texts[i : i + 2], batch_size=2) for i in range(0, 13, 2)])
-    finally:
-        set_threads(before)
+    together = encoder.embed(texts, batch_size=2)
+    one_by_one = np.concatenate([encoder.embed(texts[i : i + 2], batch_size=2) for i in range(0, 13, 2)])
     np.testing.assert_array_equal(together, one_by_one)

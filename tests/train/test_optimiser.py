@@ -5,7 +5,7 @@ from minibert.arrays import to_numpy
 from minibert.bert import BertForPreTraining
 from minibert.errors import UserError
 from minibert.ops.optimise import orthogonalise
-from minibert.threads import get_threads, set_threads
+from minibert.threads import set_threads
 from minibert.train import AdamW, Muon
 
 BETA1, BETA2, EPS, DECAY = 0.9, 0.999, 1e-6, 0.01
@@ -206,17 +206,14 @@ def test_the_copy_in_16_bits_follows_matrices_too(device, config):
     np.testing.assert_array_equal(after, to_numpy(model.buffers.value).astype("float16"))
 
 
-def test_muon_gives_the_same_bits_on_any_number_of_threads(config):
-    before, values = get_threads(), []
-    try:
-        for threads in (1, 2):
-            set_threads(threads)
-            model = BertForPreTraining(config, dtype="float32", seed=1)
-            set_random_gradients(model, seed=0, scale=1.0)
-            Muon(model).step(0.1, 0)
-            values.append(model.buffers.value)
-    finally:
-        set_threads(before)
+def test_muon_gives_the_same_bits_on_any_number_of_threads(config, restore_threads):
+    values = []
+    for threads in (1, 2):
+        set_threads(threads)
+        model = BertForPreTraining(config, dtype="float32", seed=1)
+        set_random_gradients(model, seed=0, scale=1.0)
+        Muon(model).step(0.1, 0)
+        values.append(model.buffers.value)
     np.testing.assert_array_equal(*values)
 
 
