@@ -9,6 +9,7 @@ from safetensors.numpy import load_file, save_file
 from minibert.bert import BertForMaskedLM, BertModel
 from minibert.cli import main
 from minibert.errors import UserError
+from minibert.folders.names import name_in_file
 from minibert.heads import BertForSequenceClassification
 from minibert.text import XLNetTokenizer, open_tokenizer
 from minibert.variants import FAMILIES, open_config, open_model
@@ -84,12 +85,14 @@ def test_sizes_that_are_not_those_of_the_tensors(name, folder):
 
 @FOLDERS
 def test_half_a_head(name, folder):
+    bias = name_in_file("cls.predictions.bias", FAMILIES[name].models[BertForMaskedLM].tensor_names)
     model = FAMILIES[name].models[BertForSequenceClassification](FAMILIES[name].config.from_dict(SIZES))
     model.save_pretrained(folder)
     heads = [tensor for tensor in load_file(folder / "model.safetensors") if "encoder" not in tensor]
     (weight,) = (tensor for tensor in heads if tensor.endswith(("classifier.weight", "logits_proj.weight")))
     rewrite(folder, lambda tensors: tensors.pop(weight))
     refused(folder, "1 tensor is missing", BertForSequenceClassification)
+    assert bias not in heads
 
 
 @FOLDERS
