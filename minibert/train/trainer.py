@@ -106,7 +106,7 @@ class Trainer:
 
     @property
     def pool_bytes(self) -> int:
-        """Memory on the GPU, in bytes, that the steps of ``run`` have to themselves."""
+        """The most bytes on the GPU that the steps of ``run`` have had to themselves."""
         return self._training.repetition.pool_bytes
 
     def restore(self, checkpoint: Path, state: Mapping[str, Any]) -> None:
