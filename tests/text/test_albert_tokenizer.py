@@ -190,7 +190,7 @@ def test_train_refuses_too_small_a_vocabulary_and_no_text():
         AlbertTokenizer.train(["low"], 4)
     with pytest.raises(UserError, match="no words"):
         AlbertTokenizer.train([" "], 100)
-    with pytest.raises(UserError, match="several texts"):
+    with pytest.raises(UserError, match="expected a list of texts, got a single one"):
         AlbertTokenizer.train("low")
 
 
