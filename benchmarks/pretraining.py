@@ -25,7 +25,6 @@ from minibert.train.progress import format_seconds
 ROWS = 10  # of the table of a run's course, besides the start
 ACCURACIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)  # when was each reached?
 PLACES = ("out", "prepared", "device")  # of one machine
-COLOURS = 10  # as many as there are; the runs beyond are dashed
 MEASURED = ("mlm_loss", "mlm_accuracy", "nsp_accuracy")
 
 
@@ -105,6 +104,9 @@ def page(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
             vocabulary (`second-ten` has one twice as large, `ten` one three times as large), cannot be
             compared."""),
         "![Loss and accuracy of masked words against steps, tokens and minutes](pretraining.png)",
+        paragraph("""
+            A run that went on from another one's model begins where that one ended, dashed and in its colour.
+            A dot shows where the sequences become long."""),
         table(["run", *SUMMARY], [[name, *summary(record)] for name, record in records.items()]),
     ]
     for name, record in records.items():
@@ -205,30 +207,53 @@ def _percent(share: float | None) -> str:
 
 
 def plot(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Loss and accuracy on held-out text, against steps, tokens and minutes, without the start."""
+    """Loss and accuracy on held-out text, against steps, tokens and minutes, without the start.
+
+    A run that went on from another one's model begins where that one ended, dashed and in its colour. A dot
+    shows where the sequences become long.
+    """
     scales = (("step", "steps", 1), ("tokens", "million tokens", 1e6), ("seconds", "minutes of training", 60))
     heights = (("mlm_loss", "masked-LM loss, nats"), ("mlm_accuracy", "accuracy"))
     figure, axes = new_axes(11, 6, nrows=2, ncols=3, sharex="col", sharey="row")
+    lines = chains(records)
     for row, (height, label) in zip(axes, heights, strict=True):
         row[0].set_ylabel(label)
         for one, (name, _, unit) in zip(row, scales, strict=True):
-            for number, (run, record) in enumerate(records.items()):
-                points = [(e[name] / unit, e[height]) for e in record["evaluations"] if e[name]]
-                style = {"color": f"C{number}", "linestyle": "-" if number < COLOURS else "--"}
-                one.plot(*zip(*points, strict=True), linewidth=1.4, label=run, **style)
-                _mark_phases(one, record, name, unit, style["color"])
+            for number, chain in enumerate(lines):
+                _draw_chain(one, [records[run] for run in chain], name, height, unit, f"C{number}", chain[-1])
     for one, (_, label, _) in zip(axes[1], scales, strict=True):
         one.set(xlabel=label, xscale="log")
     figure.legend(*axes[0][0].get_legend_handles_labels(), ncols=5, frameon=False, loc="outside lower center")
     save_figure(figure, path)
 
 
-def _mark_phases(one: Any, record: Mapping[str, Any], name: str, unit: float, colour: str) -> None:
-    """A dotted line where the sequences become long: there is an evaluation there."""
-    found = record["evaluations"]
-    for phase in PretrainSettings.from_dict(record["settings"]).phases()[1:]:
-        border = bisect.bisect_left(found, phase.start, key=lambda e: e["step"])
-        one.axvline(found[border][name] / unit, color=colour, linestyle=":", linewidth=1)
+def chains(records: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """The names of the runs, those that went on from each other together, the first one first."""
+    found: list[list[str]] = []
+    for run, record in records.items():
+        before = Path(record["settings"]["model"] or "").parts[1:2]
+        chain = next((each for each in found if before == (each[-1],)), None)
+        if chain is None:
+            found.append([run])
+        else:
+            chain.append(run)
+    return found
+
+
+def _draw_chain(
+    one: Any, chain: Sequence[Mapping[str, Any]], name: str, height: str, unit: float, colour: str, label: str
+) -> None:
+    """The curves of runs that went on from each other, one after the other; the first one has the label."""
+    before = 0.0
+    for record in chain:
+        found = record["evaluations"]
+        points = [((before + e[name]) / unit, e[height]) for e in found if e[name]]
+        style = {"color": colour, "linestyle": "--" if before else "-"}
+        one.plot(*zip(*points, strict=True), linewidth=1.4, label=None if before else label, **style)
+        for phase in PretrainSettings.from_dict(record["settings"]).phases()[1:]:
+            border = found[bisect.bisect_left(found, phase.start, key=lambda e: e["step"])]
+            one.plot((before + border[name]) / unit, border[height], color=colour, marker="o", markersize=4)
+        before += found[-1][name]
 
 
 if __name__ == "__main__":

@@ -86,15 +86,38 @@ def test_a_page_of_two_runs_measured_one_after_the_other(tmp_path):
         assert "/home/me" not in path.read_text(), "paths of one machine have no place in a report"
 
 
-def test_the_picture_shows_where_the_sequences_become_long(tmp_path, monkeypatch):
+@pytest.fixture
+def draw(monkeypatch, tmp_path):
+    """A function that draws runs; it returns the lines of the six pictures."""
     drawn = []
     monkeypatch.setattr(pretraining, "save_figure", lambda figure, path: drawn.append(figure))
-    run = make_run(tmp_path, "two", long_seq_length=128, long_share=0.25)
-    pretraining.plot({"two": pretraining.read_run(run)}, tmp_path / "x.png")
-    curves, borders = zip(*(axes.lines for axes in drawn[0].axes), strict=True)
+
+    def of(*runs):
+        records = {run.name: pretraining.read_run(run) for run in runs}
+        pretraining.plot(records, tmp_path / "x.png")
+        return [axes.lines for axes in drawn[-1].axes]
+
+    return of
+
+
+def test_the_picture_shows_where_the_sequences_become_long(tmp_path, draw):
+    curves, borders = zip(*draw(make_run(tmp_path, "two", long_seq_length=128, long_share=0.25)), strict=True)
     assert [line.get_xdata()[0] for line in borders] == [30, 0.03, 15.0] * 2
+    assert [line.get_ydata()[0] for line in borders] == pytest.approx([6.0] * 3 + [0.15] * 3)
     assert [line.get_xdata()[-1] for line in curves] == [40, 0.04, 20.0] * 2
     assert [line.get_ydata()[-1] for line in curves] == pytest.approx([5.0] * 3 + [0.2] * 3)
+
+
+def test_a_run_that_goes_on_is_drawn_behind_the_one_before(tmp_path, draw):
+    first, other = make_run(tmp_path, "one"), make_run(tmp_path, "other")
+    BertForPreTraining(BertConfig.preset("tiny", vocab_size=9)).save_pretrained(first / "final")
+    going_on = make_run(tmp_path, "two", steps=10, model=str(first / "final"), out=str(tmp_path))
+    for lines in draw(first, other, going_on):
+        before, after, alone = sorted(lines, key=lambda line: line.get_color())
+        assert before.get_color() == after.get_color() != alone.get_color()
+        assert (before.get_linestyle(), after.get_linestyle(), alone.get_linestyle()) == ("-", "--", "-")
+        assert after.get_xdata()[-1] == pytest.approx(before.get_xdata()[-1] * 50 / 40)
+        assert [line.get_label() for line in (before, alone)] == ["two", "other"]
 
 
 @pytest.mark.parametrize(
