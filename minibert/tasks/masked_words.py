@@ -47,8 +47,9 @@ def fill_mask(
     """
     masked_word_head(model)
     tokenizer.check_size(model.config.vocab_size)
-    if not 1 <= top_k <= len(tokenizer):
-        raise UserError(f"top_k must be 1 to {len(tokenizer)}, the size of the vocabulary; got {top_k}")
+    if top_k not in range(1, len(tokenizer) + 1):
+        most = len(tokenizer)
+        raise UserError(f"top_k must be a whole number from 1 to {most}, the number of tokens; got {top_k}")
     encoded = tokenizer([text])
     ids = np.array(encoded["input_ids"])  # (1, S)
     masks = np.flatnonzero(ids[0] == tokenizer.mask_id)  # (N,)
@@ -63,7 +64,7 @@ def fill_mask(
     scores = outputs.prediction_logits[0]  # (N, V) of an XLNet, else (S, V)
     logits = scores if queries else scores[model.device.asarray(masks)]  # (N, V)
     probabilities = to_numpy(ops.softmax(logits)[0])[:, : len(tokenizer)]
-    best = np.argsort(-probabilities, axis=-1, kind="stable")[:, :top_k]  # (N, top_k)
+    best = np.argsort(-probabilities, axis=-1, kind="stable")[:, : int(top_k)]  # (N, top_k)
     return [
         [(tokenizer.token_text(token), float(row[token])) for token in tokens]
         for row, tokens in zip(probabilities, best, strict=True)

@@ -314,9 +314,9 @@ def _first_line(error: Exception) -> str:
 
 
 def check_top_k(top_k: int) -> None:
-    """Raise UserError if no passage at all is asked for."""
-    if top_k < 1:
-        raise UserError(f"top_k must be at least 1, got {top_k}")
+    """Raise UserError unless this is a number of passages, at least one."""
+    if top_k < 1 or top_k != int(top_k):
+        raise UserError(f"top_k must be a whole number of at least 1, got {top_k}")
 
 
 def exact_search(

@@ -1,6 +1,8 @@
 """What all tokenizers have in common: the special tokens around texts, pairs, truncation, padding."""
 
 import importlib.util
+import operator
+import reprlib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -290,12 +292,18 @@ class PretrainedTokenizer:
         return max_length - special
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
-        """The text of token ids. Raises UserError for ids outside the vocabulary."""
+        """The text of these token ids. Raises UserError for those of several texts, or of no token."""
         raise NotImplementedError
 
     def _known(self, ids: Iterable[int], skip_special_tokens: bool) -> list[int]:
-        """The ids to decode. Raises UserError for one outside the vocabulary."""
-        known = list(map(int, ids))
+        """The ids to decode. Raises UserError for several texts, and for an id outside the vocabulary."""
+        try:
+            known = list(map(operator.index, ids))
+        except TypeError:
+            got = " ".join(reprlib.repr(ids).split())  # that of an array has several lines
+            raise UserError(
+                f"expected the token ids of one text, got {got}; decode several texts one by one"
+            ) from None
         for i in known:
             if not 0 <= i < len(self.tokens):
                 raise UserError(f"token id {i} is outside the vocabulary of {len(self.tokens)} tokens")

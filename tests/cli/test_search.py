@@ -260,8 +260,11 @@ def test_a_place_for_results_is_looked_for_before_they_are_computed(indexed, cap
         ("index --pooling cls --passages more.tsv --index index", "index: made with another model ("),
         ("query --index index rome ' '", "an empty question; give some words to search for"),
         ("query --index nowhere rome", "nowhere: no index of passages; make one with"),
-        ("query --index index --top-k 0 rome", "top_k must be at least 1, got 0"),
-        ("query --index index --top-k -1 --rerank reranker rome", "top_k must be at least 1, got -1"),
+        ("query --index index --top-k 0 rome", "top_k must be a whole number of at least 1, got 0"),
+        (
+            "query --index index --top-k -1 --rerank reranker rome",
+            "top_k must be a whole number of at least 1, got -1",
+        ),
         ("query --index index --right-label 1 rome", "--right-label is a label of the classifier that re-"),
         (
             "query --index index --rerank reranker --right-label a rome",
@@ -276,7 +279,10 @@ def test_a_place_for_results_is_looked_for_before_they_are_computed(indexed, cap
             "query --index index --depth 2 --top-k 3 --rerank reranker rome",
             "depth must be at least top_k, 3, got 2",
         ),
-        ("evaluate --index index --queries queries.tsv --top-k 0", "top_k must be at least 1, got 0"),
+        (
+            "evaluate --index index --queries queries.tsv --top-k 0",
+            "top_k must be a whole number of at least 1, got 0",
+        ),
         ("query --index index --where x=1 rome", "the condition 'x=1' cannot be used"),
         ("query --index index --rerank encoder rome", "encoder: cannot re-rank with this model of the task"),
         ("query --index index --model other rome", "index: made with another model ("),

@@ -70,8 +70,8 @@ def test_what_cannot_be_filled_is_refused(config, tokenizer):
         fill_mask(model, tokenizer, "the river")
     with pytest.raises(UserError, match="the sequence is 12 tokens long but the model has only 10 positions"):
         fill_mask(model, tokenizer, "[MASK] " * 10)
-    for top_k in (0, len(TOKENS) + 1):
-        with pytest.raises(UserError, match=f"^top_k must be 1 to 12, .* got {top_k}$"):
+    for top_k in (0, 2.5, len(TOKENS) + 1):
+        with pytest.raises(UserError, match=f"^top_k must be a whole number from 1 to 12, .* got {top_k}$"):
             fill_mask(model, tokenizer, "[MASK]", top_k=top_k)
     with pytest.raises(UserError, match=r"^the vocabulary has 13 tokens but the model knows only 12"):
         fill_mask(model, BertTokenizer([*TOKENS, "more"]), "[MASK]")

@@ -217,8 +217,9 @@ def test_what_is_no_index(index, encoder, tmp_path):
         PassageIndex.create(tmp_path / "new", encoder, [])
     with pytest.raises(UserError, match=r"vectors of shape \(1, 3\); expected \(Q, 8\)"):
         index.search(np.ones((1, 3), np.float32))
-    with pytest.raises(UserError, match="top_k must be at least 1, got 0"):
-        index.search(np.ones((1, 8), np.float32), 0)
+    for top_k in (0, 2.5):
+        with pytest.raises(UserError, match=f"top_k must be a whole number of at least 1, got {top_k}"):
+            index.search(np.ones((1, 8), np.float32), top_k)
 
 
 @pytest.mark.parametrize(

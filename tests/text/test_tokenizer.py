@@ -312,6 +312,12 @@ def test_decode_refuses_ids_outside_the_vocabulary(tokenizer, i):
         tokenizer.decode([2, i])
 
 
+@pytest.mark.parametrize("ids", [[[2, 3]], np.array([[2, 3], [4, 5]]), 2, [2.5], "2"])
+def test_decode_refuses_what_are_not_the_ids_of_one_text(tokenizer, ids):
+    with pytest.raises(UserError, match=r"expected the token ids of one text, got .*; decode several texts"):
+        tokenizer.decode(ids)
+
+
 # ---------------------------------------------------------------- learning
 
 
