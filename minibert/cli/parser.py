@@ -28,9 +28,10 @@ class Parser(argparse.ArgumentParser):
             hint = "put a text with spaces in quotes" if takes_text else "is it the value of a flag?"
             raise UserError(f"{unknown[0]!r} is one word too many; {hint}; see  {self.prog} --help")
         if unknown:
-            known = re.findall(r"--[a-z0-9-]+", self.format_help())
-            hint = did_you_mean(unknown[0], known, f"see  {self.prog} --help", cutoff=0.75)
-            raise UserError(f"unknown argument {unknown[0]!r}; {hint}")
+            known = [flag for action in self._actions for flag in action.option_strings]
+            name = unknown[0].split("=")[0]
+            hint = did_you_mean(name, known, f"see  {self.prog} --help", cutoff=0.75)
+            raise UserError(f"unknown argument {name!r}; {hint}")
         return namespace, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

@@ -391,6 +391,12 @@ MISTAKES = {
     "a name of two folders": (NOTHING, f"{PRETRAIN} corpus.txt --name a/b", ["name is 'a/b'", "in runs"]),
     "the folder above": (NOTHING, f"{PRETRAIN} corpus.txt --name ..", ["name is '..'", "in runs"]),
     "unknown flag": (NOTHING, "pretrain --stpes 3", ["--stpes", "did you mean '--steps'?"]),
+    "unknown flag and its value": (
+        NOTHING,
+        "pretrain --stpes=3",
+        ["unknown argument '--stpes'", "did you mean '--steps'?"],
+    ),
+    "flag before its command": (NOTHING, "--preset=tiny info", ["'--preset'; see  minibert --help"]),
     "text without quotes": (NOTHING, "fill-mask a [MASK] .", ["'[MASK]'", "quotes"]),
     "a word that no flag takes": (NOTHING, "pretrain corpus.txt", ["'corpus.txt'", "the value of a flag?"]),
     "wrong value": (NOTHING, "pretrain --steps many", ["--steps: expected a whole number, got 'many'"]),
