@@ -16,6 +16,12 @@ class UserError(ValueError):
         return [f"UserError: {self}"]
 
 
+def check_count(name: str, value: float) -> None:
+    """Raise UserError unless the value is a whole number of at least 1."""
+    if value < 1 or value != int(value):
+        raise UserError(f"{name} must be a whole number of at least 1, got {value}")
+
+
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", cutoff: float = 0.6) -> str:
     """The end of a message about an unknown name: a question with the known name most similar to it.
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import threadpoolctl
 
-from minibert.errors import UserError
+from minibert.errors import check_count
 
 Item = TypeVar("Item")
 Jobs = SimpleQueue[Callable[[], object] | None]  # None: there are no more
@@ -58,8 +58,7 @@ def set_threads(count: int) -> None:
     Raises UserError if ``count`` is no whole number of at least 1.
     """
     global _threads, _helpers
-    if count < 1 or count != int(count):
-        raise UserError(f"threads must be a whole number of at least 1, got {count}")
+    check_count("threads", count)
     _one_blas_thread.set_afterwards(count)
     _threads, _helpers = count, None
 

@@ -19,13 +19,13 @@ from minibert.cli.parser import add_command, add_group
 from minibert.data.lines import suffix
 from minibert.data.tasks import Faults, Query, read_passages, read_queries, some_queries
 from minibert.devices import Device
-from minibert.errors import UserError
+from minibert.errors import UserError, check_count
 from minibert.files import write_json, write_text
 from minibert.tasks.embed import TextEncoder
 from minibert.tasks.predict import json_lines
 from minibert.tasks.rerank import DEPTH, Reranker, training_pairs
 from minibert.tasks.retrieval import evaluate_search
-from minibert.tasks.search import PassageIndex, check_top_k
+from minibert.tasks.search import PassageIndex
 
 
 def add(commands: Any) -> None:
@@ -122,7 +122,7 @@ def _add_query(actions: Any) -> None:
 def _query(flags: argparse.Namespace) -> None:
     if not all(map(str.strip, flags.text)):
         raise UserError("an empty question; give some words to search for")
-    check_top_k(flags.top_k)
+    check_count("top_k", flags.top_k)
     if flags.depth is not None and not flags.rerank:
         raise UserError("--depth is the number of passages to re-rank; give --rerank too")
     if flags.depth is not None and flags.depth < flags.top_k:

@@ -9,7 +9,7 @@ from typing import Any
 
 from minibert.bert import BertForMaskedLM
 from minibert.data.tasks import RECIPES, Faults, MinimalPair
-from minibert.errors import UserError
+from minibert.errors import UserError, check_count
 from minibert.tasks.likelihood import SCORINGS, blimp_scores
 from minibert.tasks.registry import open_task
 from minibert.tasks.task import check_layout
@@ -69,8 +69,8 @@ def evaluate(
     Raises UserError for a folder without such a model, and for a file that its task cannot read or whose
     labels it does not know.
     """
-    if limit is not None and (limit < 1 or limit != int(limit)):
-        raise UserError(f"limit must be a whole number of at least 1, got {limit}")
+    if limit is not None:
+        check_count("limit", limit)
     faults = Faults() if faults is None else faults
     layout = layout or {}
     minimal_pairs = layout.get("recipe") == "blimp"

@@ -47,8 +47,8 @@ def fill_mask(
     """
     masked_word_head(model)
     tokenizer.check_size(model.config.vocab_size)
-    if top_k not in range(1, len(tokenizer) + 1):
-        most = len(tokenizer)
+    most = len(tokenizer)
+    if top_k not in range(1, most + 1):
         raise UserError(f"top_k must be a whole number from 1 to {most}, the number of tokens; got {top_k}")
     encoded = tokenizer([text])
     ids = np.array(encoded["input_ids"])  # (1, S)
@@ -63,7 +63,7 @@ def fill_mask(
     outputs, _ = model.forward(**batch, context=Context(backward=False))
     scores = outputs.prediction_logits[0]  # (N, V) of an XLNet, else (S, V)
     logits = scores if queries else scores[model.device.asarray(masks)]  # (N, V)
-    probabilities = to_numpy(ops.softmax(logits)[0])[:, : len(tokenizer)]
+    probabilities = to_numpy(ops.softmax(logits)[0])[:, :most]
     best = np.argsort(-probabilities, axis=-1, kind="stable")[:, : int(top_k)]  # (N, top_k)
     return [
         [(tokenizer.token_text(token), float(row[token])) for token in tokens]

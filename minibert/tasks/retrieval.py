@@ -8,10 +8,11 @@ import numpy as np
 
 from minibert import ops
 from minibert.data.tasks import Query
+from minibert.errors import check_count
 from minibert.tasks import metrics
 from minibert.tasks.embed import TextEncoder
 from minibert.tasks.rerank import DEPTH, Reranker
-from minibert.tasks.search import PassageIndex, check_top_k, exact_search
+from minibert.tasks.search import PassageIndex, exact_search
 
 RECALLS = (1, 5, 10, 20)
 EQUAL = 1e-6  # cosines that differ by less, which only rounding does, are equal
@@ -63,7 +64,7 @@ def evaluate_search(
     Only the first ``top_k`` passages count; a re-ranker puts them in another order. Raises UserError if the
     index was made with another encoder, and for a ``top_k`` below 1.
     """
-    check_top_k(top_k)
+    check_count("top_k", top_k)
     index.check(encoder)
     texts = [query.text for query in queries]
     vectors, _ = ops.unit_length(encoder.embed(texts, batch_size, progress))  # (Q, H)

@@ -17,7 +17,7 @@ import numpy as np
 
 from minibert import ops
 from minibert.data.tasks import Passage
-from minibert.errors import UserError
+from minibert.errors import UserError, check_count
 from minibert.files import atomic_folder, check_writable, folder_locked
 from minibert.tasks.embed import TextEncoder
 from minibert.variants import open_config
@@ -222,7 +222,7 @@ class PassageIndex:
             raise UserError(
                 f"{self.folder}: vectors of shape {vectors.shape}; expected (Q, {self.info.dimension})"
             )
-        check_top_k(top_k)
+        check_count("top_k", top_k)
         if not len(vectors):
             return []
         _check_finite(vectors)
@@ -311,12 +311,6 @@ def _first_line(error: Exception) -> str:
 
 
 # -- Without a database ------------------------------------------------------------------------------
-
-
-def check_top_k(top_k: int) -> None:
-    """Raise UserError unless this is a number of passages, at least one."""
-    if top_k < 1 or top_k != int(top_k):
-        raise UserError(f"top_k must be a whole number of at least 1, got {top_k}")
 
 
 def exact_search(
