@@ -207,49 +207,44 @@ def _percent(share: float | None) -> str:
 
 
 def plot(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Loss and accuracy on held-out text, against steps, tokens and minutes, without the start.
-
-    A run that went on from another one's model begins where that one ended, dashed and in its colour. A dot
-    shows where the sequences become long.
-    """
+    """Loss and accuracy on held-out text, against steps, tokens and minutes, without the start."""
     scales = (("step", "steps", 1), ("tokens", "million tokens", 1e6), ("seconds", "minutes of training", 60))
     heights = (("mlm_loss", "masked-LM loss, nats"), ("mlm_accuracy", "accuracy"))
     figure, axes = new_axes(11, 6, nrows=2, ncols=3, sharex="col", sharey="row")
-    lines = chains(records)
     for row, (height, label) in zip(axes, heights, strict=True):
         row[0].set_ylabel(label)
         for one, (name, _, unit) in zip(row, scales, strict=True):
-            for number, chain in enumerate(lines):
-                _draw_chain(one, [records[run] for run in chain], name, height, unit, f"C{number}", chain[-1])
+            for number, chain in enumerate(chains(records)):
+                _draw_chain(one, chain, name, height, unit, f"C{number}")
     for one, (_, label, _) in zip(axes[1], scales, strict=True):
         one.set(xlabel=label, xscale="log")
     figure.legend(*axes[0][0].get_legend_handles_labels(), ncols=5, frameon=False, loc="outside lower center")
     save_figure(figure, path)
 
 
-def chains(records: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """The names of the runs, those that went on from each other together, the first one first."""
-    found: list[list[str]] = []
+def chains(records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Mapping[str, Any]]]:
+    """The runs by name, those that went on from each other together, in the order of ``records``."""
+    found: list[dict[str, Mapping[str, Any]]] = []
     for run, record in records.items():
-        before = Path(record["settings"]["model"] or "").parts[1:2]
-        chain = next((each for each in found if before == (each[-1],)), None)
-        if chain is None:
-            found.append([run])
+        model = Path(record["settings"]["model"] or "")  # as runs/NAME/final
+        parent = next((chain for chain in found if list(chain)[-1] in model.parts[1:2]), None)
+        if parent is None:
+            found.append({run: record})
         else:
-            chain.append(run)
+            parent[run] = record
     return found
 
 
 def _draw_chain(
-    one: Any, chain: Sequence[Mapping[str, Any]], name: str, height: str, unit: float, colour: str, label: str
+    one: Any, chain: Mapping[str, Mapping[str, Any]], name: str, height: str, unit: float, colour: str
 ) -> None:
-    """The curves of runs that went on from each other, one after the other; the first one has the label."""
+    """The curves of runs that went on from each other, one after the other, as one line of the legend."""
     before = 0.0
-    for record in chain:
+    for record in chain.values():
         found = record["evaluations"]
         points = [((before + e[name]) / unit, e[height]) for e in found if e[name]]
-        style = {"color": colour, "linestyle": "--" if before else "-"}
-        one.plot(*zip(*points, strict=True), linewidth=1.4, label=None if before else label, **style)
+        style = {"linestyle": "--"} if before else {"linestyle": "-", "label": list(chain)[-1]}
+        one.plot(*zip(*points, strict=True), linewidth=1.4, color=colour, **style)
         for phase in PretrainSettings.from_dict(record["settings"]).phases()[1:]:
             border = found[bisect.bisect_left(found, phase.start, key=lambda e: e["step"])]
             one.plot((before + border[name]) / unit, border[height], color=colour, marker="o", markersize=4)

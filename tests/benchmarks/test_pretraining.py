@@ -120,6 +120,17 @@ def test_a_run_that_goes_on_is_drawn_behind_the_one_before(tmp_path, draw):
         assert [line.get_label() for line in (before, alone)] == ["two", "other"]
 
 
+def test_a_run_that_was_renamed_on_the_page_has_that_name_in_the_picture(tmp_path):
+    record = pretraining.read_run(make_run(tmp_path, "ten"))
+    assert [list(chain) for chain in pretraining.chains({"first-ten": record, "ten": record})] == [
+        ["first-ten"],
+        ["ten"],
+    ]
+    _, axes = pretraining.new_axes(3, 3)
+    pretraining._draw_chain(axes, {"first-ten": record}, "step", "mlm_loss", 1, "C0")
+    assert [line.get_label() for line in axes.lines] == ["first-ten"]
+
+
 @pytest.mark.parametrize(
     ("missing", "said"), [("config.json", "no such settings file"), ("results.json", "a finished run leaves")]
 )
