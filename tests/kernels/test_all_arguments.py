@@ -523,6 +523,20 @@ def test_a_label_out_of_range_may_stand_in_a_row_that_does_not_count():
             np.testing.assert_array_equal(one, two)
 
 
+def test_scores_of_a_chunk_of_words_may_all_be_far_below_those_of_another():
+    """A chunk's exponentials are relative to its own largest score, those of a softmax to that of all."""
+    rng = np.random.default_rng(0)
+    hidden, weight = (rng.standard_normal((n, 8)).astype("float32") for n in (5, 300))
+    bias = np.repeat(np.array([-150, 150, -60], dtype="float32"), [128, 128, 44])
+    labels = np.array([3, 130, 299, 255, 0])
+    arguments = hidden, weight, bias, labels, np.ones(5, "float32"), 5.0
+    loss, cache = kernel_of("masked_lm_loss").forward(*arguments)
+    got = [loss, *kernel_of("masked_lm_loss").backward(1.0, cache)]
+    exact = results(ops.TABLE["masked_lm_loss"].reference, widened(arguments), {}, 1.0)
+    rounding = np.spacing(np.float32(150))  # of a score; exp makes it a relative error
+    assert all(relative_error(one, two) < rounding for one, two in zip(got, exact, strict=True))
+
+
 def test_a_batch_without_a_masked_word_has_a_loss_of_0():
     model = BertForPreTraining(BertConfig.preset("tiny", vocab_size=50))
     outputs, cache = model.forward([[1, 2, 3, 4]], labels=[[-100] * 4])

@@ -6,8 +6,9 @@ forward keeps each chunk's own and combines them at the end:
 
     log Σⱼ exp(z[j]) = m + log Σ_chunks exp(m_chunk − m) Σ_{j in chunk} exp(z[j] − m_chunk),   m = max m_chunk
 
-The backward reads each chunk's scores once. dscores = dout · weight / denominator · (p − [j = label]) is then
-in the cache for all three products that need it.
+The exponentials exp(z − m_chunk) replace the scores. The backward need not compute them again: the softmax p
+is exp(m_chunk) / Σⱼ exp(z[j]) times as large. Each chunk is read once, and dscores = dout · weight /
+denominator · (p − [j = label]) is then in the cache for all three products that need it.
 """
 
 from functools import partial
@@ -26,31 +27,32 @@ GROUPS = 8  # of chunks; each sums its own share of dhidden, so that the order o
 
 @compiled
 def _part_of_softmax(scores, bias, labels, first, largest, total, of_label):
-    """scores += bias; per row the largest z, Σ exp(z − largest), and the label's z if it is here."""
+    """z = scores + bias; per row the largest z and the label's, if it is here; scores ← exp(z − largest)."""
     for r in range(len(scores)):
         row = scores[r]
         top = int32(-0x80000000)
         for j in range(len(row)):
             row[j] += bias[j]
             top = max(top, ordered(row[j]))
-        shift = unordered(top)
-        sum_ = float32(0.0)
-        for j in range(len(row)):
-            sum_ += exp(row[j] - shift)
-        largest[r], total[r] = shift, sum_
         label = labels[r] - first
         if 0 <= label < len(row):
             of_label[r] = row[label]
+        shift = unordered(top)
+        sum_ = float32(0.0)
+        for j in range(len(row)):
+            row[j] = exp(row[j] - shift)
+            sum_ += row[j]
+        largest[r], total[r] = shift, sum_
 
 
 @compiled
-def _part_of_gradient(scores, labels, first, log_total, scale, dscores, dbias):
-    """dscores = scale · (exp(z − log_total) − [j = label]), and its sums over the rows."""
+def _part_of_gradient(exponentials, labels, first, share, scale, dscores, dbias):
+    """dscores = share · exponentials − scale · [j = label], and its sums over the rows."""
     dbias[:] = float32(0.0)
-    for r in range(len(scores)):
-        row, out = scores[r], dscores[r]
+    for r in range(len(exponentials)):
+        row, out = exponentials[r], dscores[r]
         for j in range(len(row)):
-            out[j] = exp(row[j] - log_total[r]) * scale[r]
+            out[j] = row[j] * share[r]
         label = labels[r] - first
         if 0 <= label < len(row):
             out[label] -= scale[r]
@@ -82,17 +84,20 @@ def masked_lm_loss(
 
     run_all(partial(chunk, *each) for each in enumerate(chunks))
     top = largest.max(axis=0)
-    log_total = top + np.log((total * np.exp(largest - top)).sum(axis=0))  # (N,)
+    shares = np.exp(largest - top)  # (chunks, N)
+    sums = (total * shares).sum(axis=0)  # (N,): Σ exp(z − top) over all words
     scale = label_weights / float32(denominator)
-    return (scale * (log_total - of_label)).sum(), (hidden, weight, scores, labels, log_total, scale)
+    loss = (scale * (top + np.log(sums) - of_label)).sum()
+    shares *= scale / sums  # so that exp(z − largest) · share = scale · p
+    return loss, (hidden, weight, scores, labels, shares, scale)
 
 
 def masked_lm_loss_backward(
     dout: np.ndarray | float, cache: tuple
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """See ``composites.masked_lm_loss_backward``."""
-    hidden, weight, scores, labels, log_total, scale = cache
-    scale = scale * float32(dout)
+    hidden, weight, scores, labels, shares, scale = cache
+    shares, scale = shares * float32(dout), scale * float32(dout)
     chunks = _chunks(len(hidden), len(weight))
     dweight, dbias = empty_like(weight), empty((len(weight),))
     dhidden = np.zeros((GROUPS, *hidden.shape), dtype=hidden.dtype)
@@ -100,10 +105,10 @@ def masked_lm_loss_backward(
 
     def group(number: int) -> None:
         part = empty_like(hidden)
-        for words in chunks[number::GROUPS]:
-            z = _of_chunk(scores, words, len(hidden))
-            dscores = empty_like(z)
-            _part_of_gradient(z, labels, words.start, log_total, scale, dscores, dbias[words])
+        for words, share in zip(chunks[number::GROUPS], shares[number::GROUPS], strict=True):
+            exponentials = _of_chunk(scores, words, len(hidden))
+            dscores = empty_like(exponentials)
+            _part_of_gradient(exponentials, labels, words.start, share, scale, dscores, dbias[words])
             dscores = factor(dscores)
             multiply(dscores.T, hidden_factor, dweight[words])
             multiply(dscores, factor(weight[words]), part)
