@@ -52,8 +52,8 @@ class SupportsTokenIds(Protocol):
     def token_ids_batch(self, texts: list[str]) -> list[list[int]]:
         """The token ids of each text."""
 
-    def rules(self) -> list[Any]:
-        """What else decides which ids a text has, as JSON can hold it."""
+    def definition(self) -> list[Any]:
+        """All that the ids of a text depend on, as JSON can hold it."""
 
 
 @dataclass(frozen=True)
@@ -279,9 +279,9 @@ def _is_prepared_from(folder: Path, source: dict[str, str]) -> bool:
 
 
 def _tokenizer_fingerprint(tokenizer: SupportsTokenIds) -> str:
-    """A hash of the vocabulary and of how its tokenizer treats case, accents, scripts and marks."""
+    """A hash of the tokenizer, and of how its code treats case, accents, scripts and marks."""
     probe = "Ça, the naïve CAFÉ — 東京 ΟΔΟΣ [MASK] don't e-mail\u200b x\u0301 " + "a" * 150
-    behaviour = json.dumps([tokenizer.tokens, tokenizer.token_ids_batch([probe]), *tokenizer.rules()])
+    behaviour = json.dumps([tokenizer.token_ids_batch([probe]), *tokenizer.definition()])
     return hashlib.sha256(behaviour.encode()).hexdigest()
 
 

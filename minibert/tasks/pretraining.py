@@ -69,7 +69,7 @@ def prepare(settings: PretrainSettings, ranks: Ranks = ALONE) -> tuple[Pretraine
 
     The vocabulary is learned only from the documents to train on. The two folders are named after hashes of
     what they are made from: ``vocabulary-…`` (corpus, split, sizes, case) and ``tokens-…`` (corpus,
-    vocabulary). Several ranks share the work, and what they make is the same, bit for bit. Prints what they
+    tokenizer). Several ranks share the work, and what they make is the same, bit for bit. Prints what they
     are. Raises UserError for a corpus that is missing, empty, or not text.
     """
     settings, show_progress = settings.with_sizes(), ranks.first and sys.stderr.isatty()
@@ -78,7 +78,7 @@ def prepare(settings: PretrainSettings, ranks: Ranks = ALONE) -> tuple[Pretraine
     if ranks.first:
         print(described, flush=True)
     tokenizer = _vocabulary(settings, corpus, show_progress)
-    key = _hash(corpus.fingerprint(), tokenizer.tokens, tokenizer.lowercase, *tokenizer.rules())
+    key = _hash(corpus.fingerprint(), *tokenizer.definition())
     prepared = prepare_corpus(
         corpus,
         tokenizer,
@@ -135,7 +135,7 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
         old = tokenizer
         whole = open_corpus(settings.corpus, settings.layout)  # which every rank reads by itself
         words = settings.add_tokens and read_text(settings.add_tokens, "list of words")
-        made_from = old.tokens, old.lowercase, *old.rules(), words, settings.learn_tokens
+        made_from = *old.definition(), old.model_max_length, words, settings.learn_tokens
         text = (corpus.fingerprint(), settings.split)
 
         def add() -> PretrainedTokenizer:

@@ -153,6 +153,11 @@ class PretrainedTokenizer:
         """The text in UTF-8, for ``_memory`` to cut; None if its ids are not those of its pieces."""
         raise NotImplementedError
 
+    def definition(self) -> list[Any]:
+        """All that the ids of a text depend on, as JSON can hold it. The longest input is not among it."""
+        options = [getattr(self, name) for name in self.config_keys if name != "model_max_length"]
+        return [self.tokens, options, *self.rules()]
+
     def rules(self) -> list[Any]:
         """What besides tokens and options decides which ids a text has, as JSON can hold it."""
         return []

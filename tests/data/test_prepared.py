@@ -210,7 +210,7 @@ def test_large_vocabularies_take_wider_ids(corpus, tmp_path):
         tokens=["x"] * 70_000,
         vocab_size=70_000,
         token_ids_batch=lambda texts: [[69_999] for _ in texts],
-        rules=list,
+        definition=list,
     )
     ready = prepare_corpus(corpus, wide, tmp_path / "out", processes=1)
     assert ready.train.tokens.dtype == np.int32 and set(ready.train.tokens.tolist()) == {69_999}

@@ -181,6 +181,17 @@ def test_a_vocabulary_of_ones_own(small, tmp_path):
     assert BertTokenizer.from_pretrained(settings.folder / "final").tokens == tokenizer.tokens
 
 
+def test_tokenizers_with_one_vocabulary_do_not_share_what_they_read(small, tmp_path):
+    tokens = prepare(small(vocab_size=60))[0].tokens
+    folders = []
+    for name, options in (("plain", {}), ("accents", {"strip_accents": False})):
+        BertTokenizer(tokens, **options).save_pretrained(tmp_path / name)
+        tokenizer, prepared = prepare(small(tokenizer=str(tmp_path / name)))
+        assert tokenizer.strip_accents == options.get("strip_accents")
+        folders.append(prepared.folder)
+    assert len(set(folders)) == 2
+
+
 def test_masked_sentences_hide_one_whole_word(small):
     tokenizer, prepared = prepare(small())
     sentences = list(itertools.islice(masked_sentences(prepared.held_out, tokenizer, seed=0), 20))
