@@ -205,6 +205,10 @@ class PretrainedConfig(Sizes):
         return dataclasses.asdict(self)
 
 
+HEAD_FIELDS = tuple(field.name for field in dataclasses.fields(PretrainedConfig))
+NO_HEAD: dict[str, Any] = {"id2label": None, "problem_type": None, "crf": False, "feature_layers": None}
+
+
 def config_file(folder: Path) -> Path:
     """``config.json`` or, in a folder as Google released it, ``bert_config.json``."""
     names = ("config.json", "bert_config.json")

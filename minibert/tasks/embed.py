@@ -16,11 +16,11 @@ from minibert.assets import model_folder
 from minibert.data.tasks import USUAL_BATCH, Feature, ordered_batches, single_features
 from minibert.errors import UserError
 from minibert.files import read_json
+from minibert.folders.config import HEAD_FIELDS
 from minibert.heads import SentenceEncoder
 from minibert.heads.outputs import SentenceOutput
 from minibert.nn import Context
 from minibert.ranks import Ranks
-from minibert.tasks.fingerprint import describe_tokenizer
 from minibert.tasks.shared import check_texts, share_out
 from minibert.text import PretrainedTokenizer, open_tokenizer
 from minibert.text.words import Pieces, pieces_of
@@ -212,12 +212,16 @@ class TextEncoder:
         starts = [_starts(pieces, choice) for pieces in kept]
         spans = np.concatenate([_word_spans(*both) for both in zip(kept, starts, strict=True)])
         owners = np.repeat(np.arange(len(texts)), [len(own) for own in starts])
+        vectors = np.concatenate([pooled(*each, choice) for each in zip(states, kept, strict=True)])
         places = zip(owners.tolist(), spans.tolist(), strict=True)
+        words = [texts[owner][start:stop] for owner, (start, stop) in places]
+        # RoBERTa has tokens of blanks, which are no words.
+        real = [number for number, word in enumerate(words) if choice.pieces or word.strip()]
         return WordVectors(
-            texts=first + owners,
-            words=[texts[owner][start:stop] for owner, (start, stop) in places],
-            spans=spans,
-            vectors=np.concatenate([pooled(*each, choice) for each in zip(states, kept, strict=True)]),
+            texts=first + owners[real],
+            words=[words[number] for number in real],
+            spans=spans[real],
+            vectors=vectors[real],
             layers=layers,
             cut=sum(len(pieces.ids) > room for pieces in found),
         )
@@ -244,16 +248,27 @@ class TextEncoder:
     def digest(self) -> str:
         """A fingerprint of all that a vector's direction depends on: encoders with the same one agree.
 
-        It is made from the parameters, the vocabulary and its options, pooling and max_length. Names of
-        folders do not count, nor does ``normalise``, which only changes a vector's length.
+        It is made from the parameters, the configuration, the vocabulary and its options, pooling and
+        max_length. What the configuration says of other heads does not count, nor do names of folders or
+        ``normalise``, which only changes a vector's length.
         """
         digest = hashlib.sha256()
         for name, parameter in sorted(self.model.named_parameters()):
             digest.update(name.encode())
             digest.update(np.ascontiguousarray(to_numpy(parameter.value), "<f4").data)
-        told = [self.model.pooling, self.max_length, *describe_tokenizer(self.tokenizer)]
+        config = self.model.config
+        encoder = {name: value for name, value in config.to_dict().items() if name not in HEAD_FIELDS}
+        told = [encoder, self.model.pooling, self.max_length, *self.tokenizer.definition()]
         digest.update(json.dumps(told).encode())
         return digest.hexdigest()
+
+
+def check_finite(vectors: np.ndarray) -> None:
+    """Raise UserError if a vector has numbers that cannot be compared."""
+    if not np.isfinite(vectors).all():
+        raise UserError(
+            "the model gives vectors with NaN or infinity, as after training that diverged; take another one"
+        )
 
 
 def stated_length(folder: Path) -> int | None:

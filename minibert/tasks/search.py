@@ -19,13 +19,13 @@ from minibert import ops
 from minibert.data.tasks import Passage
 from minibert.errors import UserError, check_count
 from minibert.files import atomic_folder, check_writable, folder_locked
-from minibert.tasks.embed import TextEncoder
+from minibert.tasks.embed import TextEncoder, check_finite
 from minibert.variants import open_config
 
 TABLE = "passages"
 COLUMNS = ["id", "title", "text"]  # and the vector
 METADATA = "minibert"  # the key in the table's metadata
-VERSION = 1  # of that metadata
+VERSION = 2  # of that metadata
 
 # The approximate search uses HNSW graphs over vectors of 8 bits per number. It looks into PROBES parts of the
 # index, and compares REFINE times as many candidates as are wanted with the exact vectors.
@@ -225,7 +225,7 @@ class PassageIndex:
         check_count("top_k", top_k)
         if not len(vectors):
             return []
-        _check_finite(vectors)
+        check_finite(vectors)
         blocks = np.split(vectors, range(BLOCK, len(vectors), BLOCK))
         return [hits for block in blocks for hits in self._search(block, top_k, exact, where)]
 
@@ -282,7 +282,7 @@ def _rows(
         known.add(passage.id)
     texts = [passage.text for passage in passages]
     vectors, _ = ops.unit_length(encoder.embed(texts, batch_size, progress))  # (N, H)
-    _check_finite(vectors)
+    check_finite(vectors)
     columns = [
         pyarrow.array([passage.id for passage in passages]),
         pyarrow.array([passage.title for passage in passages]),
@@ -291,14 +291,6 @@ def _rows(
     ]
     table = pyarrow.table(columns, names=[*COLUMNS, "vector"])
     return table.replace_schema_metadata({METADATA: json.dumps(asdict(info))})
-
-
-def _check_finite(vectors: np.ndarray) -> None:
-    """Raise UserError if a vector has numbers that cannot be compared."""
-    if not np.isfinite(vectors).all():
-        raise UserError(
-            "the model gives vectors with NaN or infinity, as after training that diverged; take another one"
-        )
 
 
 def _passage(row: dict[str, Any]) -> Passage:

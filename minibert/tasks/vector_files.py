@@ -11,7 +11,7 @@ import numpy as np
 from minibert.data.tasks import TextExample
 from minibert.errors import UserError
 from minibert.files import atomic_file
-from minibert.tasks.embed import WordVectors
+from minibert.tasks.embed import WordVectors, check_finite
 
 OUTPUTS = (".npy", ".npz", ".jsonl", ".parquet")
 WORD_OUTPUTS = (".npz", ".parquet")
@@ -35,10 +35,11 @@ def write_vectors(path: str | Path, texts: Sequence[TextExample], vectors: np.nd
 
     ``.npy``: the array. ``.npz``: the arrays ``vectors`` and ``lines`` (N,), the number of each text's line
     in its file. ``.jsonl``: an object per text, with line, text and vector. ``.parquet``: a table with these
-    columns. Raises UserError for another suffix.
+    columns. Raises UserError for another suffix, and for NaN or infinity in a vector.
     """
     path = Path(path)
     check_output(path)
+    check_finite(vectors)
     lines = [text.place.line for text in texts]
     if path.suffix == ".parquet":
         table = {"line": np.array(lines), "text": [text.text for text in texts], "vector": vectors}
@@ -67,7 +68,8 @@ def write_word_vectors(
     columns text, line, word, start, stop and vector (or layer_0, layer_1, …, if the layers are kept apart);
     only one part at a time is in memory, a row group of the file.
 
-    Raises UserError for another suffix, and for a word so long that the words would be most of an ``.npz``.
+    Raises UserError for another suffix, for NaN or infinity in a vector, and for a word so long that the
+    words would be most of an ``.npz``.
     """
     path = Path(path)
     check_output(path, words=True)
@@ -75,6 +77,7 @@ def write_word_vectors(
 
     def counted() -> Iterator[WordVectors]:
         for part in parts:
+            check_finite(part.vectors)
             counts.append(len(part.words))
             cut.append(part.cut)
             yield part

@@ -12,7 +12,8 @@ from minibert.files import write_json
 from minibert.heads import SentenceEncoder
 from minibert.tasks.embed import TextEncoder, WordChoice
 from minibert.tasks.registry import read_task
-from minibert.text import BertTokenizer
+from minibert.text import BertTokenizer, RobertaTokenizer
+from minibert.variants.roberta import RobertaConfig, RobertaSentenceEncoder
 
 TEXTS = ["ann sings", "bob dances in the river", "who ?", "ann sings", "", "a bridge"]
 
@@ -107,6 +108,9 @@ def test_a_digest_tells_encoders_apart_and_not_their_folders(encoder_folder, tmp
         replace(encoder, tokenizer=BertTokenizer([*encoder.tokenizer.tokens[:-1], "!"])),
         replace(encoder, tokenizer=BertTokenizer(encoder.tokenizer.tokens, lowercase=False)),
     ]
+    for settings in ({"num_attention_heads": 1}, {"hidden_act": "relu"}, {"is_decoder": True}):
+        changed.append(TextEncoder.open(encoder_folder, **settings))
+    assert TextEncoder.open(encoder_folder, num_labels=5).digest == encoder.digest  # of other heads
     other = TextEncoder.open(encoder_folder)
     dict(other.model.named_parameters())["encoder.layer.0.output.dense.weight"].value[0, 0] += 1e-3
     digests = [encoder.digest, other.digest, *(each.digest for each in changed)]
@@ -178,6 +182,17 @@ def test_pieces_first_tokens_and_several_layers():
     _, _, _, first = words_of(encoder, texts, layers=(4, 2), combine="concat", pooling="first")
     np.testing.assert_array_equal(first[0], apart[0].ravel())
     assert WordChoice(layers=(4, 2), combine="concat").shape(256) == first.shape[1:] == (512,)
+
+
+def test_blanks_are_no_words():
+    """RoBERTa has tokens of spaces."""
+    tokenizer = RobertaTokenizer.train(["the cat sat on the mat"] * 5, 280)
+    sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    config = RobertaConfig(vocab_size=len(tokenizer), **sizes, max_position_embeddings=32)
+    encoder = TextEncoder(RobertaSentenceEncoder(config), tokenizer, 16)
+    texts, words, spans, vectors = words_of(encoder, ["the  cat", "", "  "])
+    assert words == ["the", "cat"] and texts.tolist() == [0, 0] and spans.tolist() == [[0, 3], [5, 8]]
+    assert vectors.shape == (2, 8)
 
 
 def test_long_texts_are_cut_and_counted(encoder_folder):

@@ -38,6 +38,19 @@ def test_vectors_are_written_in_four_ways(tmp_path):
         write_vectors(tmp_path / "a.csv", texts, vectors)
 
 
+@pytest.mark.parametrize("name", ["a.npy", "a.npz", "a.jsonl", "a.parquet"])
+def test_vectors_of_a_broken_model_are_not_written(tmp_path, name):
+    texts = [TextExample("a", None, None, Place("a.txt", 1))]
+    with pytest.raises(UserError, match="the model gives vectors with NaN or infinity"):
+        write_vectors(tmp_path / name, texts, np.array([[1, np.nan]], np.float32))
+    if name in ("a.npz", "a.parquet"):
+        _, (part, _) = parts((4,))
+        part.vectors[1, 2] = np.inf
+        with pytest.raises(UserError, match="the model gives vectors with NaN or infinity"):
+            write_word_vectors(tmp_path / name, TEXTS, [part])
+    assert not list(tmp_path.iterdir())
+
+
 TEXTS = [
     TextExample(text, None, None, Place("a.txt", line)) for text, line in (("été b", 1), ("", 2), ("c", 4))
 ]
