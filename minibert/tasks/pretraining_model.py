@@ -9,6 +9,7 @@ from minibert.bert.encoder import BertEncoder
 from minibert.data import Documents
 from minibert.devices import Device
 from minibert.errors import UserError
+from minibert.folders.config import NO_HEAD
 from minibert.tasks.first_values import count_words, look_at_neighbours, pass_through, repeat_positions
 from minibert.tasks.new_tokens import add_rows
 from minibert.tasks.pretraining_settings import PretrainSettings
@@ -32,7 +33,7 @@ def make_model(
         model = _model_class(settings, checkpoint.folder).from_pretrained(checkpoint.folder, **options)
     elif settings.model is not None:
         Model = _model_class(settings, settings.model)
-        model = Model.from_pretrained(settings.model, **options | settings.changed_dropout)
+        model = Model.from_pretrained(settings.model, **options, **NO_HEAD, **settings.changed_dropout)
         old = open_tokenizer(settings.model)
         if len(tokenizer) > len(old):
             add_rows(model, old_pieces(tokenizer, old), len(old))

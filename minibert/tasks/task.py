@@ -26,6 +26,7 @@ from minibert.data.tasks import (
 from minibert.data.tasks.tables import USUAL_COLUMNS, column_of
 from minibert.errors import UserError
 from minibert.files import write_json
+from minibert.folders.config import NO_HEAD
 from minibert.folders.model import PretrainedModel
 from minibert.heads.outputs import TaskOutput
 from minibert.heads.task_models import TaskModel
@@ -197,13 +198,14 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
 
         If the folder has a head for this very task, with the same labels, it is kept and goes on learning.
         """
-        options = {"feature_layers": None, **self._model_settings(), **options}
+        options = {**NO_HEAD, **self._model_settings(), **options}
         config = open_config(folder)
         self.check_model(config)
         goes_on = (
             self.recognises(model_folder(folder))
             and config.feature_layers == options["feature_layers"]
             and (not self.has_labels or config.labels == self.labels)
+            and config.num_labels == options.get("num_labels", config.num_labels)
         )
         if config.is_decoder and not goes_on:  # then the first token knows no other
             options["classifier_pooling"] = "lasttoken"
@@ -374,8 +376,10 @@ class TableOptions(TaskOptions):
         """The possible columns of a file, of which the first that fits is taken."""
         text, pair, label = map(column_of, (self.text_column, self.pair_column, self.label_column))
         if text is None:
-            return [replace(columns, label=label or columns.label) for columns in USUAL_COLUMNS]
-        return [Columns(text, pair, name, self.header) for name in ([label] if label else ["label", "score"])]
+            given = {} if label is None else {"label": label}
+            return [replace(columns, **given) for columns in USUAL_COLUMNS]
+        labels = ["label", "score"] if label is None else [label]
+        return [Columns(text, pair, name, self.header) for name in labels]
 
 
 TableOptionsT = TypeVar("TableOptionsT", bound=TableOptions)

@@ -11,8 +11,10 @@ from minibert.heads import BertForSequenceClassification
 from minibert.tasks.classify import Classify, ClassPrediction, Regress
 from minibert.tasks.evaluation import evaluate
 from minibert.tasks.predict import predict_texts
+from minibert.tasks.question_answering import AnswerQuestions
 from minibert.tasks.registry import open_task
 from minibert.tasks.rerank import Reranker
+from minibert.tasks.tag import Tag, TagOptions
 from minibert.tasks.task import TableOptions
 from minibert.text import BertTokenizer
 
@@ -145,6 +147,23 @@ def test_files_in_a_format_that_their_name_does_not_tell(table):
     task = Classify(TOKENIZER, TableOptions(format="csv"))
     (example,) = task.read(table("text,label\ngood,pos\n", "train.dat"))
     assert (example.text, example.label) == ("good", "pos")
+
+
+def test_a_new_model_forgets_the_task_of_the_old_one(encoder, tmp_path):
+    tags = Tag(TOKENIZER, TagOptions(crf=True), ["O", "B-x", "I-x"])
+    tags.save(tags.new_model(encoder), tmp_path / "tagger")
+    kept = Tag(TOKENIZER, TagOptions(crf=True), ["O", "B-x", "I-x"]).new_model(tmp_path / "tagger").config
+    assert kept.crf and kept.labels == ["O", "B-x", "I-x"]
+    classes = Classify(TOKENIZER, labels=["neg", "pos"]).new_model(tmp_path / "tagger").config
+    assert not classes.crf and classes.labels == ["neg", "pos"]
+    answers = AnswerQuestions(TOKENIZER).new_model(tmp_path / "tagger").config
+    assert (answers.crf, answers.id2label, answers.num_labels) == (False, None, 2)
+
+
+def test_a_regression_of_several_numbers_gets_a_new_head_for_one(encoder, tmp_path):
+    config = BertConfig.from_pretrained(encoder, num_labels=3, problem_type="regression")
+    BertForSequenceClassification(config).save_pretrained(tmp_path / "three")
+    assert Regress(TOKENIZER).new_model(tmp_path / "three").config.num_labels == 1
 
 
 def test_a_regression_can_be_taught_labels(encoder, tmp_path):
@@ -346,6 +365,8 @@ def test_columns_that_contradict_are_refused(table):
     for options in ({"pair_column": "other"}, {"header": True}):
         with pytest.raises(UserError, match="which column holds the text"):
             TableOptions(**options)
+    with pytest.raises(UserError, match=r"expected the columns \(1, 0\)"):
+        Classify(TOKENIZER, TableOptions(text_column="1", label_column="0")).read(table("good|pos\nbad|neg"))
     with pytest.raises(UserError, match="name one column twice: review, review"):
         TableOptions(text_column="review", label_column="review")
     with pytest.raises(UserError, match="recipe stsb is for the task regress, not classify"):

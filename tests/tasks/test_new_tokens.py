@@ -10,7 +10,8 @@ from minibert.arrays import to_numpy
 from minibert.bert import BertForMaskedLM, BertForPreTraining
 from minibert.cli import main
 from minibert.errors import UserError
-from minibert.tasks import pretrain
+from minibert.heads import BertForTokenClassification
+from minibert.tasks import prepare, pretrain
 from minibert.tasks.new_tokens import add_rows
 from minibert.tasks.pretraining_model import make_model
 from minibert.text import BertTokenizer, open_tokenizer
@@ -145,6 +146,29 @@ def test_a_run_with_new_tokens_and_its_resumption(trained, tmp_path, capsys):
     assert (whole.folder / "final" / "model.safetensors").read_bytes() == weights
     with pytest.raises(UserError, match="was started with learn_tokens = 3, not 2"):
         pretrain(whole.replace(learn_tokens=2, resume=True))
+
+
+def test_new_tokens_of_two_models_with_one_vocabulary(trained, tmp_path):
+    folder, from_it = trained
+    (tmp_path / "words.txt").write_text("xylophone\n")
+    other = shutil.copytree(folder, tmp_path / "other")
+    options = {"strip_accents": False, "model_max_length": 16}
+    BertTokenizer(open_tokenizer(folder).tokens, **options).save_pretrained(other)
+    for model, expected in ((folder, (None, None)), (other, (False, 16))):
+        tokenizer, _ = prepare(from_it(model=str(model), add_tokens=str(tmp_path / "words.txt")))
+        assert "xylophone" in tokenizer.vocab
+        assert (tokenizer.strip_accents, tokenizer.model_max_length) == expected
+
+
+def test_a_model_that_was_a_tagger_is_none_afterwards(trained, tmp_path):
+    folder, from_it = trained
+    tags = {"id2label": {0: "O", 1: "B-x"}, "crf": True}
+    BertForTokenClassification.from_pretrained(folder, **tags).save_pretrained(tmp_path / "tagger")
+    open_tokenizer(folder).save_pretrained(tmp_path / "tagger")
+    run = from_it(name="again", model=str(tmp_path / "tagger"), steps=1)
+    pretrain(run)
+    config = BertForPreTraining.from_pretrained(run.folder / "final").config
+    assert (config.crf, config.id2label) == (False, None)
 
 
 def test_new_tokens_are_for_a_model(small, tmp_path, capsys):
