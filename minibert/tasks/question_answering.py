@@ -83,7 +83,7 @@ class WindowScores:
 def best_answers(
     passage: str, windows: Iterable[WindowScores], *, n_best: int = 20, max_answer: int = 30
 ) -> list[AnswerSpan]:
-    """The best answers in the windows of a passage, best first, each text once; none if there is no token.
+    """The best answers in the windows of a passage, best first, each text once; none if there is no word.
 
     An answer has at most ``max_answer`` tokens. Of equally good ones, the one in the earlier window comes
     first, then the one that begins earlier, then the shorter one.
@@ -95,7 +95,8 @@ def best_answers(
     answers: dict[str, AnswerSpan] = {}
     for score, start, stop in ranked:
         text = passage[start:stop]
-        answers.setdefault(text, AnswerSpan(text, start, stop, score))
+        if text.strip():  # RoBERTa's tokens of blanks are no answer
+            answers.setdefault(text, AnswerSpan(text, start, stop, score))
         if len(answers) == n_best:
             break
     return list(answers.values())

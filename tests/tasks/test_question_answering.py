@@ -20,7 +20,7 @@ from minibert.tasks.question_answering import (
     WindowScores,
     best_answers,
 )
-from minibert.text import BertTokenizer
+from minibert.text import BertTokenizer, RobertaTokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 TOKENIZER = BertTokenizer([*SPECIAL, "who", "?", ",", *"abcdefgh", *("##" + c for c in "abcdefgh")])
@@ -111,6 +111,18 @@ def test_of_equal_scores_the_earlier_and_shorter_one_comes_first():
         ("b", 2),
         ("b a", 2),
     ]
+
+
+def test_blanks_are_no_answer():
+    """RoBERTa has tokens of spaces and line ends, some of which stand for no character."""
+    tokenizer = RobertaTokenizer.train(["the cat sat on the mat"] * 5, 280)
+    passage = "the cat  sat   on\n\nthe mat"
+    (window,) = question_windows([question(passage)], tokenizer, max_length=60)
+    blanks = [not passage[start:stop].strip() and start >= 0 for start, stop in window.spans]
+    assert sum(blanks) > 2
+    scores = np.where(blanks, 5.0, 0.0)
+    found = best_answers(passage, [WindowScores(window, scores, scores)], n_best=1000)
+    assert found and all(answer.text.strip() for answer in found)
 
 
 # -- Predictions -------------------------------------------------------------------------------------
