@@ -123,9 +123,12 @@ def check_writable(path: str | Path) -> None:
 
 
 def read_text(path: str | Path, what: str = "file") -> str:
-    """Read a UTF-8 text file. Raises UserError, naming the file, if it is missing or not UTF-8."""
+    """Read a UTF-8 text file, without the mark that Windows' editor puts at the beginning.
+
+    Raises UserError, naming the file, if it is missing or not UTF-8.
+    """
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8").removeprefix("\ufeff")
     except FileNotFoundError:
         raise UserError(f"{path}: no such {what}; check the path") from None
     except IsADirectoryError:
@@ -138,7 +141,7 @@ def read_text(path: str | Path, what: str = "file") -> str:
 
 def read_json(path: str | Path, what: str = "file") -> Any:
     """Read a JSON file. Raises UserError, naming the file, if it is missing or damaged."""
-    text = read_text(path, what).removeprefix("\ufeff")  # of Windows' editor
+    text = read_text(path, what)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # JSONDecodeError, or a number of too many digits

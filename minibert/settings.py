@@ -139,7 +139,7 @@ def check_names(names: Iterable[str], known: Sequence[str], source: str) -> None
 def read_settings(path: str | Path) -> dict[str, Any]:
     """The settings in a TOML file (``.toml``) or a JSON file. Raises UserError if it is not valid."""
     if str(path).endswith(".toml"):
-        text = read_text(path, "settings file").removeprefix("\ufeff")  # of Windows' editor
+        text = read_text(path, "settings file")
         try:
             return tomllib.loads(text)
         except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a number of too many digits

@@ -292,6 +292,11 @@ def test_text_round_trip(tmp_path):
     assert (tmp_path / "a.txt").read_bytes() == text.encode("utf-8")
 
 
+def test_the_mark_of_windows_editor_is_no_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes("\ufeffone\r\n\ufefftwo\r\n".encode())
+    assert read_text(tmp_path / "a.txt") == "one\n\ufefftwo\n"
+
+
 def test_json_round_trip(tmp_path):
     value = {"a": [1, 2.5, None, True], "ß": {"b": "\u2028"}}
     write_json(tmp_path / "a.json", value)

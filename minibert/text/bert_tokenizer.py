@@ -356,8 +356,8 @@ class BertTokenizer(PretrainedTokenizer):
 
 
 def _read_vocab(path: Path) -> list[str]:
-    """One token per line. Only a line feed ends a line, since other separators may be part of tokens."""
-    lines = read_text(path, "vocabulary file").removeprefix("\ufeff").split("\n")
+    """One token per line. Lines end as in all text files; other separators may be part of tokens."""
+    lines = read_text(path, "vocabulary file").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
 

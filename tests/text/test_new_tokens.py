@@ -177,6 +177,15 @@ def test_a_file_of_words_and_what_is_wrong_with_its_lines(wordpiece, tmp_path):
     )
 
 
+def test_a_file_of_words_from_windows(tokenizer, tmp_path):
+    (tmp_path / "words.txt").write_bytes("\ufeffsonnet\r\ntensor\r\n".encode())
+    words = [
+        tokenizer.as_text(token).strip()
+        for token in read_new_tokens(tmp_path / "words.txt", tokenizer).tokens
+    ]
+    assert words == ["sonnet", "tensor"]
+
+
 def test_a_cased_tokenizer_keeps_words_as_they_are(tmp_path):
     (tmp_path / "words.txt").write_text("NumPy\nnumpy\n")
     tokenizer = RobertaTokenizer.train(TEXTS, 270)
