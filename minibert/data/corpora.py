@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from minibert.data.embedded import embedded_documents, embedded_sources
-from minibert.data.lines import LONE_SURROGATE, decoded_lines, read_lines, suffix
+from minibert.data.lines import LONE_SURROGATE, decoded_lines, is_compressed, read_lines, suffix
 from minibert.data.sentences import ends_like_a_sentence, split_sentences
 from minibert.errors import UserError
 from minibert.ranks import ALONE, Ranks
@@ -300,9 +300,9 @@ def _check_readable(file: Path) -> int:
         raise UserError(f"{file}: no such file any more; it was there when the corpus was opened")
     if not file.is_file():
         raise UserError(f"{file}: a device or a pipe; a corpus is read several times, so give a file")
-    if file.name.endswith((".tar.gz", ".tgz", ".tar", ".zip")):
+    if file.name.lower().endswith((".tar.gz", ".tgz", ".tar", ".zip")):
         raise UserError(f"{file}: an archive; unpack it first and give the folder with its text files")
-    if file.name.endswith((".bz2", ".xz", ".zst")):
+    if file.name.lower().endswith((".bz2", ".xz", ".zst")):
         raise UserError(f"{file}: compressed, but not with gzip; unpack it, or compress it as .gz")
     try:
         with open(file, "rb") as stream:
@@ -318,7 +318,7 @@ def _check_readable(file: Path) -> int:
 
 def _read_file(path: Path, layout: str, offset: int) -> Iterator[RawDocument]:
     """The documents of one file; ``offset`` counts the bytes of the corpus before it."""
-    with open(path, "rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as stream:
+    with open(path, "rb") as raw, gzip.open(raw) if is_compressed(path) else raw as stream:
         # A carriage return alone ended a line on old Macs.
         lines: Iterator[str] = (part for line in decoded_lines(stream, path) for part in line.split("\r"))
         head = list(_until_first_text(lines))

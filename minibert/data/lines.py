@@ -23,7 +23,13 @@ class SupportsReadline(Protocol):
 
 def suffix(path: str | Path) -> str:
     """The end of a file's name, without its dot: "txt" for ``books.txt``, ``BOOKS.TXT``, ``books.txt.gz``."""
-    return Path(str(path).removesuffix(".gz")).suffix.removeprefix(".").lower()
+    path = Path(path)
+    return (path.with_suffix("") if is_compressed(path) else path).suffix.removeprefix(".").lower()
+
+
+def is_compressed(path: str | Path) -> bool:
+    """Whether a file's name says that gzip compressed it."""
+    return Path(path).suffix.lower() == ".gz"
 
 
 def read_lines(path: str | Path, longest: int = MAX_LINE_BYTES) -> Iterator[str]:
@@ -33,7 +39,7 @@ def read_lines(path: str | Path, longest: int = MAX_LINE_BYTES) -> Iterator[str]
     """
     path = Path(path)
     try:
-        with open(path, "rb") as raw, gzip.open(raw) if path.suffix == ".gz" else raw as stream:
+        with open(path, "rb") as raw, gzip.open(raw) if is_compressed(path) else raw as stream:
             yield from decoded_lines(stream, path, longest)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path") from None

@@ -69,6 +69,14 @@ def test_folders_and_globs(tmp_path):
     assert len(open_corpus([tmp_path / "a.txt", tmp_path / "c.md", f"{tmp_path}/a.*"]).files) == 2
 
 
+def test_a_compressed_file_in_capitals(tmp_path):
+    (tmp_path / "BOOK.TXT.GZ").write_bytes(gzip.compress(TWO_DOCUMENTS.encode()))
+    assert list(open_corpus([tmp_path])) == SENTENCES
+    (tmp_path / "BOOK.ZIP").write_bytes(b"anything")
+    with pytest.raises(UserError, match="an archive; unpack it first"):
+        open_corpus([tmp_path / "BOOK.ZIP"])
+
+
 def test_a_pattern_takes_folders_as_the_shell_does(tmp_path):
     for name in ("a.txt", "sub/B.TXT", "sub/deep/c.txt", "sub/notes.md"):
         write(tmp_path / name, f"In {name}.")

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from minibert.data.lines import MAX_LINE_BYTES, read_lines
+from minibert.data.lines import MAX_LINE_BYTES, is_compressed, read_lines
 from minibert.errors import UserError
 
 TEXT = "\ufefffirst\r\nsecond\u2028still\x85 second\n\nlast".encode()
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "A.TXT.GZ"])
 def test_lines_end_at_line_feeds_alone(tmp_path, name):
-    (tmp_path / name).write_bytes(gzip.compress(TEXT) if name.endswith(".gz") else TEXT)
+    (tmp_path / name).write_bytes(gzip.compress(TEXT) if is_compressed(name) else TEXT)
     assert list(read_lines(tmp_path / name)) == ["first", "second\u2028still\x85 second", "", "last"]
 
 

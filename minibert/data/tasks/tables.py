@@ -269,7 +269,8 @@ def _name(row: Row, column: Column) -> str:
 def _score(row: Row, column: Column) -> float:
     cell = row[column]
     try:
-        score = math.nan if "_" in str(cell) else float(cell)  # Python would read 1_000 as 1000
+        # Python would read 1_000 as 1000, and JSON's true as 1.
+        score = math.nan if "_" in str(cell) or isinstance(cell, bool) else float(cell)
     except (TypeError, ValueError, OverflowError):
         score = math.nan
     if not abs(score) <= float(np.finfo(np.float32).max):  # also if it is not a number at all

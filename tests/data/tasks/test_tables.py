@@ -179,6 +179,13 @@ def test_what_is_no_score_is_told_as_the_file_says_it(write):
         read_table(path, scores=True)
 
 
+@pytest.mark.parametrize("word", ["true", "false"])
+def test_a_truth_value_is_no_score(write, word):
+    path = write("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": WORD}\n'.replace("WORD", word))
+    with pytest.raises(UserError, match=f"column label should be a number, found {word}"):
+        read_table(path, scores=True)
+
+
 def test_a_score_too_large_for_a_number(write):
     path = write("a.jsonl", '{"text": "a", "label": 1}\n{"text": "b", "label": %s}\n' % ("9" * 400))
     with pytest.raises(UserError, match=r"a\.jsonl: line 2: column label should be a number, found 999"):
