@@ -39,6 +39,8 @@ from minibert.train.checkpoint import Checkpoint, describe_environment, list_che
 from minibert.train.metrics import read_metrics, without_nan
 from minibert.variants import open_config
 
+HEAD_DROPOUTS = ("classifier_dropout", "seq_classif_dropout")  # if a configuration has one
+DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", *HEAD_DROPOUTS)  # what --dropout sets
 ORIGINS = "the data files, the model to begin from or the teacher"  # what must not change before a resume
 
 
@@ -388,7 +390,8 @@ def _open_model(
         model = task.open_model(checkpoint.folder, **options)
     else:
         if settings.dropout is not None:
-            names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+            config = open_config(settings.model)
+            names = [name for name in DROPOUTS if getattr(config, name, None) is not None]
             options |= dict.fromkeys(names, settings.dropout)
         options["feature_layers"] = list(settings.features) or None
         model = task.new_model(settings.model, seed=seed, **options)

@@ -28,6 +28,7 @@ from minibert.text import BertTokenizer
 from minibert.threads import get_threads, set_threads
 from minibert.train.metrics import read_metrics
 from minibert.train.step import TrainingStep
+from minibert.variants.distilbert import DistilBertConfig, DistilBertModel
 
 WORDS = "good fine bad poor film book it was really a the of and".split()
 TOKENIZER = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
@@ -718,6 +719,16 @@ def test_dropout_is_that_of_the_model_or_as_told():
     finetune(**settings_for(epochs=0.2, dropout=0.0, name="none"))
     config = BertConfig.from_pretrained("runs/none/best")
     assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == 0.0
+    assert config.classifier_dropout is None, "that of hidden states"
+
+
+def test_a_head_with_a_dropout_of_its_own_gets_the_one_that_was_told():
+    sizes = dict(vocab_size=len(TOKENIZER), hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+    config = DistilBertConfig(**sizes, intermediate_size=8, max_position_embeddings=32)
+    DistilBertModel(config).save_pretrained("distilled")
+    TOKENIZER.save_pretrained("distilled")
+    finetune(**settings_for(model="distilled", epochs=0.2, dropout=0.0))
+    assert DistilBertConfig.from_pretrained("runs/run/best").seq_classif_dropout == 0.0
 
 
 def test_a_head_for_the_same_labels_goes_on_and_another_is_left_aside(capsys):
