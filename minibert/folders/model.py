@@ -91,8 +91,9 @@ class PretrainedModel(Module):
         derivatives, the objective is the model's own loss, and ``dloss`` is 1. If ``dloss`` is given, it is a
         number or a 0-d array on the device.
 
-        Returns the derivative of ``inputs_embeds``, if the forward was given them. Nothing is computed below
-        the lowest part that learns. Raises TypeError for a derivative of something that the pass did not
+        Returns the derivative of ``inputs_embeds``, if the forward was given them, but None for a head on
+        ``feature_layers``, which sends nothing into the encoder. Nothing is computed below the lowest part
+        that learns. Raises TypeError for a derivative of something that the pass did not
         return, and ValueError for one of the wrong shape, or if there is neither a loss nor a derivative.
         """
         allow_tf32(self.precision.name == "tf32")

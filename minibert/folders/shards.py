@@ -107,7 +107,10 @@ def _serialise(tensors: Mapping[str, np.ndarray], dtype: str) -> Iterator[bytes]
 
 
 def _encode(numbers: np.ndarray, dtype: str, name: str) -> np.ndarray:
-    """Numbers as they are stored, rounded to the nearest. Raises UserError if one becomes infinite."""
+    """Numbers as they are stored, rounded to the nearest: float64 to bfloat16 in two steps, as in torch.
+
+    The first step rounds to float32. Raises UserError if a number becomes infinite.
+    """
     with np.errstate(over="ignore"):
         if dtype == "bfloat16":
             bits = numbers.astype("<f4").view("<u4")

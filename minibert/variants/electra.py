@@ -110,7 +110,7 @@ class DiscriminatorHead(Module):
 
     def __init__(self, config: BertConfig):
         super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.dense = Linear(config.head_size, config.hidden_size)
         self.dense_prediction = Linear(config.hidden_size, 1)
         self.activation = config.hidden_act
 

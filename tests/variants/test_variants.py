@@ -75,6 +75,24 @@ def test_features_of_a_frozen_encoder_are_classified_and_saved(name, tmp_path):
     np.testing.assert_array_equal(to_numpy(again.forward(**BATCH)[0].logits), logits)
 
 
+def test_the_head_that_finds_replaced_tokens_may_read_several_layers():
+    config = ElectraConfig.from_dict(SIZES | {"embedding_size": 6, "feature_layers": [-1, 1]})
+    model = ElectraForPreTraining(config, dtype="float64", seed=3)
+    model.eval()
+    batch = BATCH | {"labels": [[0, 1, 0, 1, 0], [1, 0, 0, -100, -100]]}
+    outputs, cache = model.forward(**batch)
+    assert outputs.logits.shape == (2, 5)
+    model.backward(cache)
+    weight = dict(model.named_parameters())["discriminator_predictions.dense.weight"]
+    assert weight.shape == (12, 24)
+    direction = np.random.default_rng(0).normal(size=weight.shape)
+    expected, losses = float((weight.grad * direction).sum()), []
+    for step in (1e-6, -2e-6):
+        weight.value += step * direction
+        losses.append(float(model.forward(**batch)[0].loss))
+    assert expected == pytest.approx((losses[0] - losses[1]) / 2e-6, rel=1e-6)
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_an_encoder_goes_on_in_a_classifier(name, tmp_path, capsys):
     encoder = build(name, BertModel)
