@@ -206,6 +206,7 @@ class PretrainedConfig(Sizes):
 
 
 HEAD_FIELDS = tuple(field.name for field in dataclasses.fields(PretrainedConfig))
+# What a configuration says of fine-tuning heads if there is none, so that a new model forgets an old task.
 NO_HEAD: dict[str, Any] = {"id2label": None, "problem_type": None, "crf": False, "feature_layers": None}
 
 
