@@ -26,13 +26,14 @@ OLD = "old"  # inside the temporary folder: the folder that is being replaced
 def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     """Open a file for writing that appears at ``path`` only once it is complete and on the disk.
 
-    The bytes go to a temporary file beside it first, which is renamed to ``path`` at the end. After an
-    error nothing is left behind. Raises UserError if the disk is full or the folder is not writable.
+    The bytes go to a temporary file beside it first, which is renamed to ``path`` at the end. A link stays,
+    and what it points to is written. After an error nothing is left behind. Raises UserError if the disk is
+    full or the folder is not writable.
     """
-    path = Path(path)
+    named, path = Path(path), Path(os.path.realpath(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with explain_write_errors(path):
+        with explain_write_errors(named):
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(temporary, "wb") as file:
                 yield file
@@ -153,6 +154,7 @@ _NOT_WRITABLE = (
     *(errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT),
     *(errno.ENAMETOOLONG, errno.ELOOP, errno.EBUSY),
 )
+UNREACHABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)  # whatever is to be done there
 DISK_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))  # the disk is, or one's share of it
 
 

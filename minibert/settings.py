@@ -61,7 +61,8 @@ class Settings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str = "settings") -> Self:
         """Settings from names and values. Raises UserError for an unknown name, with the nearest known."""
-        check_names(values, [f.name for f in fields(cls)], source)
+        flags = {flag_of(f).removeprefix("--").replace("-", "_"): f.name for f in fields(cls)}
+        check_names(values, [f.name for f in fields(cls)], source, flags)
         return cls(**values)
 
     def replace(self, **changes: Any) -> Self:
@@ -129,11 +130,18 @@ def as_json(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def check_names(names: Iterable[str], known: Sequence[str], source: str) -> None:
-    """Raise UserError if a setting does not exist, with the nearest name that does."""
+def check_names(
+    names: Iterable[str], known: Sequence[str], source: str, flags: Mapping[str, str] | None = None
+) -> None:
+    """Raise UserError if a setting does not exist, with the nearest name that does.
+
+    ``flags`` tells what settings are called on the command line, and their names here.
+    """
     for name in names:
         if name not in known:
-            raise UserError(f"{source}: unknown setting {name!r}; {did_you_mean(name, known)}")
+            called = (flags or {}).get(name)
+            hint = f"the flag of this name sets {called!r}" if called else did_you_mean(name, known)
+            raise UserError(f"{source}: unknown setting {name!r}; {hint}")
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:

@@ -99,6 +99,18 @@ def test_file_on_a_device_that_is_really_full(tmp_path):
     assert names(tmp_path) == []
 
 
+def test_file_behind_a_link(tmp_path):
+    """The link stays: /dev/stdout is one, too."""
+    for name in ("there", "nowhere"):
+        (tmp_path / f"to-{name}").symlink_to(tmp_path / name)
+    (tmp_path / "there").write_text("old")
+    for name in ("there", "nowhere"):
+        check_writable(tmp_path / f"to-{name}")
+        write_text(tmp_path / f"to-{name}", "new")
+        assert (tmp_path / f"to-{name}").is_symlink() and (tmp_path / name).read_text() == "new"
+    assert names(tmp_path) == ["nowhere", "there", "to-nowhere", "to-there"]
+
+
 def test_file_below_another_file(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     for path in (tmp_path / "file" / "a.bin", tmp_path / "file" / "folder" / "a.bin"):

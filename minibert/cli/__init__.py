@@ -38,7 +38,7 @@ from minibert.cli import (
 from minibert.cli.parser import Parser, for_example
 from minibert.data.tasks import TextsCut
 from minibert.errors import UserError
-from minibert.files import DISK_FULL
+from minibert.files import DISK_FULL, UNREACHABLE
 
 # As --help lists them.
 COMMANDS = {
@@ -78,6 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno in DISK_FULL:  # all but stdout was explained before
             _drop_output()
             return ranks.end_with_error(2, f"minibert: error: cannot write the output ({error.strerror})")
+        if isinstance(error, OSError) and error.errno in UNREACHABLE and error.filename:
+            told = f"{os.fsdecode(error.filename)}: {error.strerror}; check the path and its permissions"
+            return ranks.end_with_error(2, f"minibert: error: {told}")
         if ranks.launched_rank() is None:
             raise
         return ranks.end_with_error(1, traceback.format_exc().rstrip())  # the others would wait forever

@@ -17,7 +17,7 @@ from minibert.variants.xlnet import XLNetLMHeadModel
 
 def masked_word_head(model: BertForPreTraining) -> BertLMPredictionHead:
     """The head of a model that predicts masked words. Raises UserError if it does not."""
-    head = model.cls.predictions
+    head = getattr(getattr(model, "cls", None), "predictions", None)
     if head is None:
         raise UserError(f"{type(model).__name__} has no head for masked words; use BertForMaskedLM")
     if model.config.is_decoder:

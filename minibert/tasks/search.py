@@ -278,7 +278,10 @@ def _rows(
         raise UserError("there are no passages to put into the index")
     for passage in passages:
         if passage.id in known:
-            raise UserError(f"two passages have the id {passage.id!r}; every passage needs an id of its own")
+            raise UserError(
+                f"two passages have the id {passage.id!r}, or one in the index has it already; every passage "
+                "needs an id of its own"
+            )
         known.add(passage.id)
     texts = [passage.text for passage in passages]
     vectors, _ = ops.unit_length(encoder.embed(texts, batch_size, progress))  # (N, H)

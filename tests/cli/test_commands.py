@@ -481,6 +481,17 @@ def test_a_full_disk_leaves_nothing_behind(workplace, capsys, monkeypatch):
     assert contents(workplace) == before
 
 
+@pytest.mark.parametrize(
+    "command", ["export {} --output new", "pretrain --prepared {}", "tokenizer encode --tokenizer {} text"]
+)
+def test_a_name_that_no_folder_can_have(workplace, capsys, command):
+    before = contents(workplace)
+    assert main(command.format("x" * 300).split()) == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(r"x{300}.*(File name too long|no such)", told)
+    assert contents(workplace) == before
+
+
 # -- The process --------------------------------------------------------------------------------------
 
 

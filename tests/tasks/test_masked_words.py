@@ -1,7 +1,13 @@
 import numpy as np
 import pytest
 
-from minibert.bert import BertConfig, BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining
+from minibert.bert import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForNextSentencePrediction,
+    BertForPreTraining,
+    BertModel,
+)
 from minibert.errors import UserError
 from minibert.tasks import fill_mask
 from minibert.text import BertTokenizer
@@ -80,3 +86,5 @@ def test_what_cannot_be_filled_is_refused(config, tokenizer):
 def test_a_model_without_a_head_for_masked_words_is_refused(config, tokenizer):
     with pytest.raises(UserError, match="BertForNextSentencePrediction has no head for masked words"):
         fill_mask(BertForNextSentencePrediction(config), tokenizer, "the [MASK]")
+    with pytest.raises(UserError, match="BertModel has no head for masked words; use BertForMaskedLM"):
+        fill_mask(BertModel(config), tokenizer, "the [MASK]")

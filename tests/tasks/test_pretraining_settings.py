@@ -58,6 +58,8 @@ def test_an_unknown_setting_is_named_with_the_nearest_known():
         UserError, match=r"mine.json: unknown setting 'learning_rat'; did you mean 'learning_rate'"
     ):
         PretrainSettings.from_dict({"learning_rat": 1}, "mine.json")
+    with pytest.raises(UserError, match="'heads'; the flag of this name sets 'num_attention_heads'"):
+        PretrainSettings.from_dict({"heads": 4})
     with pytest.raises(UserError, match=r"unknown setting 'qqq'; expected one of name, out"):
         PretrainSettings.from_dict({"qqq": 1})
 
