@@ -146,8 +146,13 @@ class PassageIndex:
     def open_encoder(self, folder: str | Path | None = None, **options: Any) -> TextEncoder:
         """The encoder that made the index, from ``folder`` if it is no longer where it was.
 
-        Raises UserError for another encoder. ``options`` are those of ``TextEncoder.open``: device …
+        Raises UserError for another encoder, or if there is none any more. ``options`` are those of
+        ``TextEncoder.open``: device …
         """
+        if folder is None and not Path(self.info.model).is_dir():
+            raise UserError(
+                f"{self.folder}: the encoder is no longer in {self.info.model}; say where it is (--model)"
+            )
         if folder and open_config(folder).longest_sequence < self.info.max_length:
             raise self._made_otherwise()
         made: dict[str, Any] = {"pooling": self.info.pooling, "max_length": self.info.max_length}
