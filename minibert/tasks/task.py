@@ -376,8 +376,8 @@ class TableOptions(TaskOptions):
         """The possible columns of a file, of which the first that fits is taken."""
         text, pair, label = map(column_of, (self.text_column, self.pair_column, self.label_column))
         if text is None:
-            given = {} if label is None else {"label": label}
-            return [replace(columns, **given) for columns in USUAL_COLUMNS]
+            usual = list(USUAL_COLUMNS)
+            return usual if label is None else [replace(columns, label=label) for columns in usual]
         labels = ["label", "score"] if label is None else [label]
         return [Columns(text, pair, name, self.header) for name in labels]
 
