@@ -29,7 +29,8 @@ ten million words of the track, on two cores:
 
 The runs before it are in results/pretraining.md, too. `second-ten` had a vocabulary of 16,384 tokens, 6,800
 steps, and ``--long-share 0.2``. `first-ten` had the vocabulary of `mini` (``--tokenizer mini`` instead of
-``--vocab-size`` and ``--alphabet-limit``), 8,000 steps, and ``--long-share 0.2``.
+``--vocab-size`` and ``--alphabet-limit``), 8,000 steps, and ``--long-share 0.2``. The run after it,
+`fourth-ten`, had 8,000 steps, and ``--long-share 0.03``.
 
 These two made a larger one. Neither it nor that of ten million words is in the package:
 

@@ -25,6 +25,7 @@ from minibert.train.progress import format_seconds
 ROWS = 10  # of the table of a run's course, besides the start
 ACCURACIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)  # when was each reached?
 PLACES = ("out", "prepared", "device")  # of one machine
+COLOURS = (*(f"C{number}" for number in range(10)), "black", "gold", "navy")
 MEASURED = ("mlm_loss", "mlm_accuracy", "nsp_accuracy")
 
 
@@ -101,8 +102,8 @@ def page(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
             Written by `python -m benchmarks.pretraining` from the files of the runs. Loss (nats) and accuracy
             of masked words and the accuracy of sentence pairs (NSP) are those on held-out documents; time is
             that of training steps, without evaluations and checkpoints. Losses on other text, or with another
-            vocabulary (`second-ten` has one twice as large, `ten` one three times as large), cannot be
-            compared."""),
+            vocabulary (`second-ten` has one twice as large, `ten` and `fourth-ten` one three times as large),
+            cannot be compared."""),
         "![Loss and accuracy of masked words against steps, tokens and minutes](pretraining.png)",
         paragraph("""
             A run that went on from another one's model begins where that one ended, dashed and in its colour.
@@ -215,7 +216,7 @@ def plot(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
         row[0].set_ylabel(label)
         for one, (name, _, unit) in zip(row, scales, strict=True):
             for number, chain in enumerate(chains(records)):
-                _draw_chain(one, chain, name, height, unit, f"C{number}")
+                _draw_chain(one, chain, name, height, unit, COLOURS[number % len(COLOURS)])
     for one, (_, label, _) in zip(axes[1], scales, strict=True):
         one.set(xlabel=label, xscale="log")
     figure.legend(*axes[0][0].get_legend_handles_labels(), ncols=5, frameon=False, loc="outside lower center")
