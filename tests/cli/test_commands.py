@@ -482,7 +482,12 @@ def test_a_full_disk_leaves_nothing_behind(workplace, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "command", ["export {} --output new", "pretrain --prepared {}", "tokenizer encode --tokenizer {} text"]
+    "command",
+    [
+        "export {} --output new",
+        "pretrain --corpus corpus.txt --prepared {}",
+        "tokenizer encode --tokenizer {} text",
+    ],
 )
 def test_a_name_that_no_folder_can_have(workplace, capsys, command):
     before = contents(workplace)

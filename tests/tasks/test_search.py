@@ -227,15 +227,15 @@ def test_what_is_no_index(index, encoder, tmp_path):
     [
         ({}, r"damaged, or not made by minibert"),
         ({"minibert": "{"}, r"damaged, or not made by minibert"),
-        ({"minibert": "version 2"}, r"an index of version 2, expected 1; make it again"),
+        ({"minibert": "version 3"}, r"an index of version 3, expected 2; make it again"),
     ],
 )
 def test_tables_of_others_are_refused(index, tmp_path, metadata, message):
     import lancedb
 
     rows = lancedb.connect(tmp_path / "index").open_table("passages").to_arrow()
-    if metadata == {"minibert": "version 2"}:
-        info = json.loads(rows.schema.metadata[b"minibert"]) | {"version": 2}
+    if metadata == {"minibert": "version 3"}:
+        info = json.loads(rows.schema.metadata[b"minibert"]) | {"version": 3}
         metadata = {"minibert": json.dumps(info)}
     database = lancedb.connect(tmp_path / "other")
     database.create_table("passages", rows.replace_schema_metadata(metadata))
