@@ -149,12 +149,12 @@ def read_json(path: str | Path, what: str = "file") -> Any:
         raise UserError(f"{path}: this {what} is not valid JSON ({error}); restore or remake it") from None
 
 
+UNREACHABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)  # whatever is to be done there
 # EEXIST: a file stands where a folder is needed; ENOENT: nothing can be made here, as in /proc.
 _NOT_WRITABLE = (
-    *(errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT),
-    *(errno.ENAMETOOLONG, errno.ELOOP, errno.EBUSY),
+    *UNREACHABLE,
+    *(errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.EBUSY),
 )
-UNREACHABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)  # whatever is to be done there
 DISK_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))  # the disk is, or one's share of it
 
 

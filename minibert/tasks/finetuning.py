@@ -39,8 +39,10 @@ from minibert.train.checkpoint import Checkpoint, describe_environment, list_che
 from minibert.train.metrics import read_metrics, without_nan
 from minibert.variants import open_config
 
-HEAD_DROPOUTS = ("classifier_dropout", "seq_classif_dropout")  # if a configuration has one
-DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", *HEAD_DROPOUTS)  # what --dropout sets
+DROPOUTS = (  # what --dropout sets; the last two are of heads, if a configuration has one
+    *("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    *("classifier_dropout", "seq_classif_dropout"),
+)
 ORIGINS = "the data files, the model to begin from or the teacher"  # what must not change before a resume
 
 
