@@ -366,7 +366,9 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
     content = read_json(path, "tokenizer file")
     try:
         model, normaliser = content["model"], content["normalizer"]
-        if model["type"] != "WordPiece" or normaliser["type"] != "BertNormalizer":
+        # Old files leave out the model's type.
+        kind, prefix = model.get("type", "WordPiece"), model.get("continuing_subword_prefix", CONTINUATION)
+        if (kind, prefix, normaliser["type"]) != ("WordPiece", CONTINUATION, "BertNormalizer"):
             raise UserError(
                 f"{path}: expected a WordPiece model with a BertNormalizer, as BERT has; use another folder"
             )

@@ -54,7 +54,7 @@ def token_bytes(token: str) -> bytes:
     try:
         return bytes(map(CHARACTER_BYTES.__getitem__, token))
     except KeyError:
-        return token.encode("utf-8")
+        return token.encode("utf-8", "surrogatepass")
 
 
 def with_prefix_space(text: str) -> str:

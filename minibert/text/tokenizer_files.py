@@ -30,6 +30,8 @@ def read_config(path: Path, special_tokens: Mapping[str, str], kind: str | None 
                 f"{kind}'s is {token!r}; use a {kind}" if kind else f"here it must be {token!r}; use another"
             )
             raise UserError(f"{path}: {name} is {found!r}, but {right} tokenizer")
+    if "max_len" in config:  # its older name
+        config.setdefault("model_max_length", config["max_len"])
     if isinstance(length := config.get("model_max_length"), int | float) and length > 1e9:
         del config["model_max_length"]  # transformers writes 1e30 for "no limit"
     return config
@@ -58,8 +60,26 @@ def listed_tokens(
     added = config.get("added_tokens_decoder") or {}
     if not isinstance(added, dict) or not all(isinstance(entry, dict) for entry in added.values()):
         raise UserError(f"{path}: added_tokens_decoder should be an object of objects; restore or remake it")
-    check_added_tokens(path, [entry.get("content") for entry in added.values()], special_tokens)
+    others = [entry if isinstance(entry, dict) else {"content": entry} for entry in extra_tokens(path, config) or ()]
+    check_added_tokens(path, [entry.get("content") for entry in (*added.values(), *others)], special_tokens)
     return list(added.values())
+
+
+def extra_tokens(path: Path, config: Mapping[str, Any]) -> list[Any] | None:
+    """The special tokens without a role of their own in a ``tokenizer_config.json``; None if it does not say.
+
+    transformers 4 called them additional_special_tokens. Its last versions, and transformers 5, may have an
+    object of them by name in extra_special_tokens, which says nothing if it is empty. Raises UserError for
+    anything but a list or an object.
+    """
+    extra = config.get("extra_special_tokens")
+    if not extra:
+        extra = config.get("additional_special_tokens", extra)
+    if isinstance(extra, dict):
+        extra = list(extra.values()) or None
+    if not isinstance(extra, list | None):
+        raise UserError(f"{path}: special tokens should be a list or an object; restore or remake it")
+    return extra
 
 
 def check_added_tokens(path: Path, added: Iterable[Any], special_tokens: Collection[str]) -> None:

@@ -11,7 +11,7 @@ from minibert.errors import UserError
 from minibert.files import read_json, write_json
 from minibert.text.metaspace import SPACE
 from minibert.text.sentencepiece import CONTROL, USER_DEFINED, read_sentencepiece
-from minibert.text.tokenizer_files import read_config, read_options
+from minibert.text.tokenizer_files import extra_tokens, read_config, read_options
 
 if TYPE_CHECKING:
     from minibert.text.unigram_tokenizer import UnigramTokenizer
@@ -109,9 +109,9 @@ def read_unigram_config(
     config = read_config(path, special_tokens)
     options = read_options(path, config, {**keys, "model_max_length": "model_max_length"})
     listed = config.get("added_tokens_decoder") or {}
-    extra = config.get("extra_special_tokens", config.get("additional_special_tokens"))
-    if not isinstance(listed, dict) or not isinstance(extra, list | None):
-        raise UserError(f"{path}: added tokens should be an object and a list; restore or remake it")
+    if not isinstance(listed, dict):
+        raise UserError(f"{path}: added_tokens_decoder should be an object; restore or remake it")
+    extra = extra_tokens(path, config)
     added = [_added_token(path, entry) for entry in (*listed.values(), *(extra or ()))]
     return options, added if listed or extra is not None else None
 

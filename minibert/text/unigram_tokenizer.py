@@ -17,6 +17,7 @@ from minibert.text.learn import USUAL_ALPHABET, count_words
 from minibert.text.metaspace import SPACE, MetaspaceNormaliser
 from minibert.text.normalise import WHITE_SPACE
 from minibert.text.tokenizer import PretrainedTokenizer, in_utf8, letter_table, refuse_single_text
+from minibert.text.tokenizer_files import check_added_tokens_file
 from minibert.text.unigram import Unigram
 from minibert.text.unigram_files import AddedToken, read_unigram_config, read_vocabulary, write_folder
 
@@ -152,9 +153,11 @@ class UnigramTokenizer(PretrainedTokenizer):
                 "download it first"
             )
         file, config = folder / "tokenizer.json", folder / "tokenizer_config.json"
-        return cls._from_file(
+        tokenizer = cls._from_file(
             file if file.exists() else folder / "spiece.model", config if config.exists() else None, options
         )
+        check_added_tokens_file(folder, tokenizer.vocab)
+        return tokenizer
 
     @classmethod
     def _from_file(cls, file: Path, config: Path | None, options: dict[str, Any]) -> Self:
@@ -318,8 +321,9 @@ class UnigramTokenizer(PretrainedTokenizer):
 
 def _pattern(tokens: Iterable[AddedToken]) -> re.Pattern:
     """Finds the first of these tokens, and of those that begin at one place the longest."""
+    stripped = f"(?:(?<![{WHITE_SPACE}])[{WHITE_SPACE}]+)?"  # all of a run of spaces, which is read only once
     alternatives = [
-        (f"[{WHITE_SPACE}]*" if token.strips_left else "") + re.escape(token.content)
+        (stripped if token.strips_left else "") + re.escape(token.content)
         for token in sorted(tokens, key=lambda token: -len(token.content))
     ]
     return re.compile("|".join(alternatives) or "(?!)")  # (?!) never matches

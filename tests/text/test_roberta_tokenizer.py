@@ -329,6 +329,11 @@ def test_reads_crlf_and_a_missing_last_line_feed(tmp_path):
     assert RobertaTokenizer.from_pretrained(tmp_path).merges == MERGES
 
 
+def test_half_a_pair_of_surrogates_is_a_token_like_others(tmp_path):
+    tokenizer = RobertaTokenizer.from_pretrained(write_folder(tmp_path, {token: i for i, token in enumerate([*VOCAB, "\ud800"])}))
+    assert tokenizer.tokens == [*VOCAB, "\ud800"] and tokenizer.tokenize("low") == ["low"]
+
+
 @pytest.mark.parametrize("strips", [False, True])
 def test_reads_where_older_transformers_wrote_that_a_mask_strips_space(tmp_path, strips):
     entry = {"content": "<mask>", "lstrip": strips}
@@ -426,6 +431,7 @@ def test_damaged_vocabularies_and_merges(tmp_path, vocab, merges, message):
         ({"cls_token": "[CLS]"}, r"cls_token is '\[CLS\]', but RoBERTa's is '<s>'"),
         ({"bos_token": "<|endoftext|>"}, r"bos_token is '<\|endoftext\|>', but RoBERTa's is '<s>'"),
         ({"added_tokens_decoder": {"99": {"content": "<new>"}}}, "not supported: <new>"),
+        ({"additional_special_tokens": ["<mask>", "lo"]}, "not supported: lo$"),
         ({"add_prefix_space": "False"}, "add_prefix_space is 'False'; expected true or false$"),
         ({"trim_offsets": None}, "trim_offsets is None; expected true or false$"),
         ({"model_max_length": 0}, "model_max_length is 0; expected a whole number"),

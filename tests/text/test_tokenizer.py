@@ -398,7 +398,9 @@ def test_reads_the_configuration_of_older_transformers(tmp_path):
         do_basic_tokenize=True,
         never_split=None,
         cls_token={"content": "[CLS]", "lstrip": False},
-        model_max_length=512,
+        max_len=512,
+        additional_special_tokens=["[MASK]"],
+        extra_special_tokens={},
         added_tokens_decoder={"0": {"content": "[PAD]", "special": True}},
     )
     tokenizer = BertTokenizer.from_pretrained(tmp_path)
@@ -426,6 +428,10 @@ def test_reads_tokenizer_json_when_there_is_no_vocab_txt(tmp_path):
     tokenizer = BertTokenizer.from_pretrained(tmp_path)
     assert tokenizer.tokens == VOCAB
     assert (tokenizer.lowercase, tokenizer.max_characters_per_word) == (False, 50)
+    content = tokenizer_json()
+    del content["model"]["type"]  # as old files do
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    assert BertTokenizer.from_pretrained(tmp_path).tokens == VOCAB
 
 
 @pytest.mark.parametrize(
@@ -435,6 +441,10 @@ def test_reads_tokenizer_json_when_there_is_no_vocab_txt(tmp_path):
         ("[]", "not a tokenizer.json"),
         (json.dumps({}), "not a tokenizer.json"),
         (json.dumps(tokenizer_json(model={"type": "BPE", "vocab": {}})), "expected a WordPiece model"),
+        (
+            json.dumps(tokenizer_json(model=tokenizer_json()["model"] | {"continuing_subword_prefix": "@@"})),
+            "expected a WordPiece model",
+        ),
         (json.dumps(tokenizer_json(added_tokens=[{"content": "<extra>"}])), "not supported: <extra>"),
         (
             json.dumps(tokenizer_json(model=tokenizer_json()["model"] | {"max_input_chars_per_word": "x"})),
@@ -487,6 +497,10 @@ def test_bad_vocabulary_files_are_named(tmp_path, content, message):
         ({"added_tokens_decoder": {"99": {"content": "<new>"}}}, "not supported: <new>"),
         ({"added_tokens_decoder": {"99": {"content": None}}}, "not supported: None"),
         ({"added_tokens_decoder": {"99": {"content": ["[PAD]"]}}}, "not supported: "),
+        ({"additional_special_tokens": ["[PAD]", VOCAB[-1]]}, f"not supported: {VOCAB[-1]}$"),
+        ({"extra_special_tokens": [{"content": VOCAB[-1]}]}, f"not supported: {VOCAB[-1]}$"),
+        ({"extra_special_tokens": {"image": "<image>"}}, "not supported: <image>"),
+        ({"extra_special_tokens": "<image>"}, "special tokens should be a list or an object"),
         ({"added_tokens_decoder": {"0": "x"}}, "added_tokens_decoder should be an object of objects"),
         ({"added_tokens_decoder": ["x"]}, "added_tokens_decoder should be an object of objects"),
         ({"model_max_length": "abc"}, "model_max_length is 'abc'; expected a whole number, at least 1$"),

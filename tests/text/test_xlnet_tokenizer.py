@@ -52,6 +52,15 @@ def test_the_mask_takes_the_space_before_it(tokenizer):
     assert spans == [(0, 3), (3, 11), (12, 13), (12, 14), (14, 20)]
 
 
+@pytest.mark.parametrize("space", ["\u00a0", "\u3000"])
+def test_a_long_run_of_spaces_is_read_once(space):
+    """And not again from each of its characters: that took hours for a million, now a second."""
+    mask = AddedToken("<mask>", strips_left=True)
+    tokenizer = XLNetTokenizer(PIECES, added_tokens=[mask])
+    text = f"low{space * 1_000_000}<mask>{space * 1_000_000}low"
+    assert tokenizer.tokenize(text) == ["▁low", "<mask>", "▁low"]
+
+
 def test_decode(tokenizer):
     ids = tokenizer("Lower low")["input_ids"]
     assert tokenizer.decode(ids) == "Lower low<sep><cls>"
