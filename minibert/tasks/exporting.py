@@ -1,7 +1,7 @@
 """Exporting a model: a copy of its folder, with the weights in another type or in other files."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from minibert.assets import model_folder
 from minibert.bert import BertModel
 from minibert.errors import UserError
 from minibert.files import atomic_folder, read_json, read_text, write_json, write_text
-from minibert.folders.config import config_file
+from minibert.folders.config import NO_HEAD, config_file
 from minibert.folders.names import name_in_file
 from minibert.folders.shards import replacing_weights
 from minibert.folders.stored import DTYPES, StoredTensor
@@ -19,7 +19,7 @@ from minibert.folders.tensors import check_type, encoder_tensors, without_consta
 from minibert.folders.weights import INDEX_NAME, TORCH_NAME, open_weights
 from minibert.heads.sentence import POOLING_FOLDER
 from minibert.tasks.embed import LENGTH_FILE
-from minibert.tasks.model_card import CARD, longest_input
+from minibert.tasks.model_card import CARD, longest_input, parameters
 from minibert.tasks.task import TASK_FILE
 from minibert.variants import family, open_config
 from minibert.variants.electra_training import GENERATOR
@@ -75,9 +75,17 @@ def export(
             _copy_companions(folder / part, unfinished / part, left_out)
             tensors = {name: tensor.read() for name, tensor in stored.items()}
             if positions is not None:
+                count = _count(tensors)
                 for name in [name for name in tensors if name.endswith(POSITION_TABLE)]:
                     tensors[name] = np.resize(tensors[name], (positions, tensors[name].shape[1]))  # repeats
                 _fit_lengths(unfinished / part, before, positions)
+                _fit_card(
+                    unfinished / part / CARD,
+                    {
+                        longest_input(before): longest_input(positions),
+                        parameters(count): parameters(_count(tensors)),
+                    },
+                )
             with replacing_weights(unfinished / part, tensors, config["dtype"], max_shard_size):
                 write_json(unfinished / part / "config.json", config)
 
@@ -95,9 +103,9 @@ def _prepare(
     if positions is not None and old.longest_sequence != old.max_position_embeddings:
         raise UserError(f"{folder}: the positions of a {members.config.model_type} cannot be changed")
     old.replace(**resized)  # raises for an impossible number
-    if positions is not None and positions < 3:
+    if positions is not None and positions < 4:  # the least that a task reads, too
         raise UserError(
-            f"{positions} positions have no room for a word between [CLS] and [SEP]; give at least 3"
+            f"{positions} positions have no room for two words between [CLS] and [SEP]; give at least 4"
         )
     in_file = {members.config.names_in_file.get(name, name): value for name, value in resized.items()}
     config = {"model_type": members.config.model_type} | read_json(config_file(folder)) | in_file
@@ -107,6 +115,8 @@ def _prepare(
         named = encoder_tensors(stored, folder, encoder.tensor_names).items()
         stored = {name_in_file(name, encoder.tensor_names): tensor for name, tensor in named}
         config["architectures"] = [encoder.__name__]
+        for name in (*NO_HEAD, "label2id", "num_labels"):
+            config.pop(name, None)
     for tensor in stored.values():
         check_type(tensor)
     types = {tensor.dtype for tensor in stored.values()}
@@ -133,6 +143,16 @@ def _fit_lengths(folder: Path, before: int, positions: int) -> None:
         length = values.get(key) if isinstance(values, dict) else None
         if isinstance(length, int | float) and (length > positions or length == before):
             write_json(folder / file, values | {key: positions})
-    if (folder / CARD).is_file():
-        text = read_text(folder / CARD, "model card")
-        write_text(folder / CARD, text.replace(longest_input(before), longest_input(positions)))
+
+
+def _fit_card(card: Path, lines: Mapping[str, str]) -> None:
+    """Replace these lines of a model card, if there is one."""
+    if card.is_file():
+        text = read_text(card, "model card")
+        for old, new in lines.items():
+            text = text.replace(old, new)
+        write_text(card, text)
+
+
+def _count(tensors: Mapping[str, np.ndarray]) -> int:
+    return sum(tensor.size for tensor in tensors.values())

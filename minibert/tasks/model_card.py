@@ -22,6 +22,7 @@ from minibert.variants import architectures, family, open_config
 from minibert.variants.electra import ElectraForPreTraining
 
 CARD = "README.md"
+PARAMETERS = "parameters"
 LONGEST_INPUT = "longest input"  # the name of its row
 
 
@@ -181,7 +182,7 @@ def _sizes(folder: Path) -> dict[str, str]:
         "layers": f"{config.num_hidden_layers}",
         "hidden size": f"{config.hidden_size}",
         "attention heads": f"{config.num_attention_heads}",
-        "parameters": f"{sum(prod(tensor.shape) for tensor in tensors.values()):,}",
+        PARAMETERS: f"{sum(prod(tensor.shape) for tensor in tensors.values()):,}",
         "vocabulary": f"{len(tokenizer):,} tokens, {'lower-cased' if tokenizer.lowercase else 'cased'}",
         LONGEST_INPUT: f"{config.longest_sequence} tokens",
     }
@@ -190,6 +191,11 @@ def _sizes(folder: Path) -> dict[str, str]:
     if config.crf:
         sizes["on top"] = "a linear-chain CRF (transformers opens this model without it)"
     return sizes
+
+
+def parameters(count: int) -> str:
+    """The line of a card that says how many numbers the model has learned."""
+    return _row([PARAMETERS, f"{count:,}"])
 
 
 def longest_input(length: int) -> str:

@@ -10,7 +10,7 @@ from minibert.arrays import to_numpy
 from minibert.bert import BertConfig, BertForPreTraining, BertModel
 from minibert.errors import UserError
 from minibert.files import write_json
-from minibert.heads import BertForSequenceClassification, SentenceEncoder
+from minibert.heads import BertForSequenceClassification, BertForTokenClassification, SentenceEncoder
 from minibert.tasks import export
 from minibert.tasks.model_card import write_model_card
 from minibert.text import BertTokenizer
@@ -79,13 +79,15 @@ def test_no_length_beside_the_model_is_more_than_it_can_read(folder, tmp_path, p
     assert json.loads(new["tokenizer_config.json"])["model_max_length"] == positions
     card = (tmp_path / "resized/README.md").read_text()
     assert f"| longest input | {positions} tokens |" in card and "10 tokens" not in card
+    stored = load_file(tmp_path / "resized" / "model.safetensors")
+    assert f"| parameters | {sum(value.size for value in stored.values()):,} |" in card
 
 
 def test_positions_that_cannot_be(folder, tmp_path):
     with pytest.raises(UserError, match=r"max_position_embeddings must be .*, got 0"):
         export(folder, tmp_path / "resized", positions=0)
-    with pytest.raises(UserError, match=r"2 positions have no room for a word .* give at least 3"):
-        export(folder, tmp_path / "resized", positions=2)
+    with pytest.raises(UserError, match=r"3 positions have no room for two words .* give at least 4"):
+        export(folder, tmp_path / "resized", positions=3)
     assert not (tmp_path / "resized").exists()
 
 
@@ -127,6 +129,14 @@ def test_the_encoder_alone(folder, tmp_path):
     for name, value in values(encoder).items():
         np.testing.assert_array_equal(value, values(whole.bert)[name])
     assert json.loads((tmp_path / "encoder" / "config.json").read_text())["architectures"] == ["BertModel"]
+
+
+def test_the_encoder_alone_forgets_its_task(folder, tmp_path):
+    labels = {0: "O", 1: "B-X", 2: "I-X"}
+    config = CONFIG.replace(id2label=labels, crf=True, feature_layers=[1], problem_type="regression")
+    BertForTokenClassification(config).save_pretrained(folder)
+    export(folder, tmp_path / "encoder", encoder_only=True)
+    assert BertConfig.from_pretrained(tmp_path / "encoder") == CONFIG
 
 
 def test_a_fine_tuned_model_keeps_its_head_and_its_task(folder, tmp_path):
