@@ -51,15 +51,17 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     """Give a temporary folder to fill, which becomes ``path`` only if the block ends without an error.
 
     An existing folder at ``path`` is replaced: it is moved aside, and deleted once the new one is in its
-    place. After an error nothing new is left behind. Raises UserError if the disk is full or the folder is
-    not writable.
+    place. A link stays, and the folder that it points to is replaced. After an error nothing new is left
+    behind. Raises UserError if the disk is full or the folder is not writable.
     """
-    path = Path(path)
-    with explain_write_errors(path):
+    named = path = Path(path)
+    if named.is_symlink():  # but "." stays what it is, and is refused
+        path = Path(os.path.realpath(named))
+    with explain_write_errors(named):
         path.parent.mkdir(parents=True, exist_ok=True)
         workshop = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
     try:
-        with explain_write_errors(path):
+        with explain_write_errors(named):
             new = workshop / "new"
             new.mkdir()
             yield new
@@ -114,11 +116,11 @@ def check_writable(path: str | Path) -> None:
 
     An existing file stays as it is, and nothing is left behind.
     """
-    path = Path(path)
-    with explain_write_errors(path):
+    named, path = Path(path), Path(os.path.realpath(path))
+    with explain_write_errors(named):
         if path.exists() and not path.is_file():
             kind = "folder" if path.is_dir() else "device"
-            raise UserError(f"{path}: cannot write here (there is a {kind}); choose another file")
+            raise UserError(f"{named}: cannot write here (there is a {kind}); choose another file")
         nearest = next(folder for folder in path.parents if folder.exists())
         tempfile.TemporaryFile(dir=nearest).close()
 

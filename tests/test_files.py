@@ -111,6 +111,26 @@ def test_file_behind_a_link(tmp_path):
     assert names(tmp_path) == ["nowhere", "there", "to-nowhere", "to-there"]
 
 
+def test_folder_behind_a_link(tmp_path):
+    for name in ("there", "nowhere"):
+        (tmp_path / f"to-{name}").symlink_to(tmp_path / name)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "old.txt").write_text("old")
+    for name in ("there", "nowhere"):
+        with atomic_folder(tmp_path / f"to-{name}") as new:
+            (new / "new.txt").write_text("new")
+        assert (tmp_path / f"to-{name}").is_symlink() and names(tmp_path / name) == ["new.txt"]
+    assert names(tmp_path) == ["nowhere", "there", "to-nowhere", "to-there"]
+
+
+def test_writing_is_tried_where_a_link_leads(tmp_path):
+    if not os.path.isdir("/proc/self"):
+        pytest.skip("needs /proc, where nothing can be made")
+    (tmp_path / "to-proc").symlink_to("/proc/a.bin")
+    with pytest.raises(UserError, match=r"to-proc: cannot write here"):
+        check_writable(tmp_path / "to-proc")
+
+
 def test_file_below_another_file(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     for path in (tmp_path / "file" / "a.bin", tmp_path / "file" / "folder" / "a.bin"):
