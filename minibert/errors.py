@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from numbers import Real
 
 
 class UserError(ValueError):
@@ -16,10 +17,10 @@ class UserError(ValueError):
         return [f"UserError: {self}"]
 
 
-def check_count(name: str, value: float) -> None:
+def check_count(name: str, value: object) -> None:
     """Raise UserError unless the value is a whole number of at least 1."""
-    if value < 1 or value != int(value):
-        raise UserError(f"{name} must be a whole number of at least 1, got {value}")
+    if not isinstance(value, Real) or not value >= 1 or value % 1:  # infinity % 1 is NaN
+        raise UserError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "", cutoff: float = 0.6) -> str:

@@ -18,10 +18,12 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any):
         layout = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=30)
         super().__init__(**options, allow_abbrev=False, formatter_class=layout)
+        self._taken_for_flags: list[str] = []
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse as argparse does. Raises UserError for arguments that are left over."""
         args = _with_lists_joined(sys.argv[1:] if args is None else args)
+        self._taken_for_flags = [arg for arg in args if arg[:1] == "-" and arg not in self._option_string_actions]
         namespace, unknown = super().parse_known_args(args, namespace)
         if unknown and not unknown[0].startswith("-"):
             takes_text = any(not action.option_strings for action in self._actions)
@@ -45,6 +47,8 @@ class Parser(argparse.ArgumentParser):
         """Raise UserError with the message of argparse."""
         if wrong := re.fullmatch("(.+): invalid (.+) value: (.+)", message, re.DOTALL):
             message = f"{wrong[1]}: expected {TYPES.get(wrong[2], wrong[2])}, got {wrong[3]}"
+        if "are required" in message and self._taken_for_flags:
+            message += f"; if {self._taken_for_flags[0]!r} is one, put -- before it"
         raise UserError(f"{message.removeprefix('argument ')}; see  {self.prog} --help")
 
 

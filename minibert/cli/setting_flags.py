@@ -4,9 +4,11 @@ import argparse
 import typing
 from collections.abc import Collection, Mapping
 from dataclasses import Field
+from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from minibert.errors import UserError
 from minibert.settings import Settings, flag_of, read_settings
 from minibert.tasks.pretraining_recipes import PRETRAINING_RECIPES
 from minibert.tasks.pretraining_settings import INITIALIZERS, PretrainSettings
@@ -87,9 +89,18 @@ def pretrain_settings(flags: argparse.Namespace) -> PretrainSettings:
 
 
 def check_effects(flags: argparse.Namespace, settings: RunSettings) -> None:
-    """Raise UserError for a flag that changes nothing. A resumed run may repeat what it began with."""
+    """Raise UserError for a flag that changes nothing. A resumed run may repeat what it began with.
+
+    Nor can a run be resumed from another folder than that in which it was started: its paths are relative.
+    """
     if not settings.resume:
         settings.refuse({name: why for name, why in settings.without_effect().items() if name in flags})
+    elif flags.config and Path(flags.config).name == "config.json":  # the settings of a run
+        if not (settings.folder / "config.json").exists():
+            raise UserError(
+                f"{flags.config}: these are the settings of the run {settings.folder}, which is not here; "
+                f"resume it in the folder in which it was started"
+            )
 
 
 def given_settings(flags: argparse.Namespace) -> dict[str, Any]:

@@ -137,6 +137,8 @@ class FinetuneSettings(RunSettings):
             )
         if self.features and (self.freeze or self.layerwise_lr != 1.0):
             raise UserError("with features no layer of the encoder learns; leave out freeze and layerwise_lr")
+        if self.freeze == "all":
+            self.refuse({"layerwise_lr": "with freeze all no layer of the encoder learns"})
 
     @property
     def imitates_layers(self) -> bool:

@@ -368,6 +368,16 @@ MISTAKES = {
         f"pretrain {SMALL} --name small --corpus corpus.txt --resume --batch-size 3",
         ["batch_size"],
     ),
+    "resumed from another folder": (
+        lambda: Path("runs").rename("elsewhere"),
+        "pretrain --config elsewhere/small/config.json --resume",
+        ["settings of the run runs/small, which is not here", "in which it was started"],
+    ),
+    "a text that looks like a flag": (
+        NOTHING,
+        "tokenizer encode -10%",
+        ["arguments are required: text; if '-10%' is one, put -- before it"],
+    ),
     "damaged checkpoint": (
         damage("runs/small/checkpoint-*/*.safetensors", b"1"),
         f"pretrain {SMALL} --name small --corpus corpus.txt --resume",

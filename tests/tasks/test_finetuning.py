@@ -819,6 +819,10 @@ def test_shares_and_limits():
             "with features no layer of the encoder learns; leave out freeze",
         ),
         (
+            {"freeze": "all", "layerwise_lr": 0.5},
+            r"layerwise_lr is 0\.5, but with freeze all no layer of the encoder learns; leave it out",
+        ),
+        (
             {"features": (-1,), "task": "similarity"},
             "features are what a head is trained on, but similarity has",
         ),
