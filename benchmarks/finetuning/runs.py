@@ -289,13 +289,14 @@ def _students() -> list[Run]:
 
 def _speed() -> Run:
     """The speed of the teacher and the students. It does not depend on what their weights have learned."""
-    data, names, commands = DATA_SETS["sst2"], [], []
-    for name, model in (("sst2", "$encoder"), ("sst2-mini", "$pretrained"), ("sst2-tiny", "$tiny")):
+    data, commands = DATA_SETS["sst2"], []
+    models = {f"sst2-{student}": model for student, _, model, _ in STUDENTS if student != "ten-mini"}
+    for name, model in {"sst2": "$encoder", **models}.items():
         learn = f"minibert finetune --recipe sst2 --train {data.train} --dev {data.dev} --model {model}"
         commands.append(f"{learn} --limit 32 --dev-limit 32 --epochs 1 --out $run --name {name}")
-        names.append(f"$run/{name}/best")
-    measure = f"python -m benchmarks.finetuning.speed {data.test} --json $run/speed.json {' '.join(names)}"
-    return Run("sst2-speed", "sentences per second, in turn", (*commands, measure), 1.5)
+    folders = " ".join(f"$run/{name}/best" for name in ("sst2", *models))
+    measure = f"python -m benchmarks.finetuning.speed {data.test} --json $run/speed.json {folders}"
+    return Run("sst2-speed", "sentences per second, in turn", (*commands, measure), 2.5, ("second",))
 
 
 # -- The same with few labels: the teacher labels the rest of the phrases -------------------------------
