@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Iterable
 from numbers import Real
+from typing import Any
 
 
 class UserError(ValueError):
@@ -17,9 +18,9 @@ class UserError(ValueError):
         return [f"UserError: {self}"]
 
 
-def check_count(name: str, value: object) -> None:
+def check_count(name: str, value: Any) -> None:
     """Raise UserError unless the value is a whole number of at least 1."""
-    if not isinstance(value, Real) or not value >= 1 or value % 1:  # infinity % 1 is NaN
+    if not isinstance(value, Real) or not float(value).is_integer() or float(value) < 1:
         raise UserError(f"{name} must be a whole number of at least 1, got {value!r}")
 
 

@@ -278,7 +278,7 @@ def distill(name: str, about: str, teacher: str, flags: str, minutes: float, *, 
 
 def _students() -> list[Run]:
     """Each student by itself and taught, with the same budget."""
-    data, budget, runs = DATA_SETS["sst2"], f"--epochs 3 {ALIKE}", []
+    budget, runs = f"--epochs 3 {ALIKE}", []
     for student, _, model, minutes in STUDENTS:
         runs += [
             finetune(f"sst2-{student}", "all", budget, minutes, model=model, needs=maker(model)),

@@ -23,7 +23,9 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse as argparse does. Raises UserError for arguments that are left over."""
         args = _with_lists_joined(sys.argv[1:] if args is None else args)
-        self._taken_for_flags = [arg for arg in args if arg[:1] == "-" and arg not in self._option_string_actions]
+        self._taken_for_flags = [
+            arg for arg in args if arg[:1] == "-" and arg not in self._option_string_actions
+        ]
         namespace, unknown = super().parse_known_args(args, namespace)
         if unknown and not unknown[0].startswith("-"):
             takes_text = any(not action.option_strings for action in self._actions)

@@ -95,12 +95,13 @@ def check_effects(flags: argparse.Namespace, settings: RunSettings) -> None:
     """
     if not settings.resume:
         settings.refuse({name: why for name, why in settings.without_effect().items() if name in flags})
-    elif flags.config and Path(flags.config).name == "config.json":  # the settings of a run
-        if not (settings.folder / "config.json").exists():
-            raise UserError(
-                f"{flags.config}: these are the settings of the run {settings.folder}, which is not here; "
-                f"resume it in the folder in which it was started"
-            )
+        return
+    of_a_run = flags.config and Path(flags.config).name == "config.json"
+    if of_a_run and not (settings.folder / "config.json").exists():
+        raise UserError(
+            f"{flags.config}: these are the settings of the run {settings.folder}, which is not here; "
+            f"resume it in the folder in which it was started"
+        )
 
 
 def given_settings(flags: argparse.Namespace) -> dict[str, Any]:

@@ -330,7 +330,9 @@ def test_reads_crlf_and_a_missing_last_line_feed(tmp_path):
 
 
 def test_half_a_pair_of_surrogates_is_a_token_like_others(tmp_path):
-    tokenizer = RobertaTokenizer.from_pretrained(write_folder(tmp_path, {token: i for i, token in enumerate([*VOCAB, "\ud800"])}))
+    tokenizer = RobertaTokenizer.from_pretrained(
+        write_folder(tmp_path, {token: i for i, token in enumerate([*VOCAB, "\ud800"])})
+    )
     assert tokenizer.tokens == [*VOCAB, "\ud800"] and tokenizer.tokenize("low") == ["low"]
 
 
