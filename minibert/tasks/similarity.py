@@ -105,7 +105,8 @@ class Similarity(TableTask[SentenceEncoder, SimilarityOptions, PairFeature, Pair
     def read(
         self, path: str | Path, *, labelled: bool = True, faults: Faults | None = None
     ) -> list[TextExample]:
-        """The pairs in a file; in SQuAD's, each question that has an answer, with its passage.
+        """The pairs in a file; in SQuAD's, the passage of each question that has an answer, or of every
+        question if they are not ``labelled``.
 
         Raises UserError as `Task.read` does, for a recipe without pairs for the loss, and for single texts.
         """
@@ -118,8 +119,8 @@ class Similarity(TableTask[SentenceEncoder, SimilarityOptions, PairFeature, Pair
                 raise UserError(
                     f"recipe {name} gives no pairs for the loss {self.options.loss}; choose another"
                 )
-            found = recipe.read(path, labelled=labelled or not self.scored, faults=faults)
-            examples = _answered(found, path) if recipe.task == "qa" else found
+            found = recipe.read(path, labelled=labelled, faults=faults)
+            examples = _with_passages(found, path, labelled) if recipe.task == "qa" else found
         if examples[0].text_pair is None:
             raise UserError(f"{examples[0].place}: one text; say which column holds the second (pair_column)")
         return examples
@@ -160,7 +161,7 @@ class Similarity(TableTask[SentenceEncoder, SimilarityOptions, PairFeature, Pair
         self, examples: Sequence[TextExample], share: float, seed: int
     ) -> tuple[list[TextExample], list[TextExample]]:
         """As `Task.hold_out`, but no second text (a passage, say) is on both sides."""
-        return hold_out(examples, [example.pair[1] for example in examples], share, seed)
+        return hold_out(examples, [example.content[1] for example in examples], share, seed)
 
     def features(self, examples: Sequence[TextExample], *, training: bool) -> list[PairFeature]:
         """Both texts of each pair as rows of their own, in training with the cosine that they should have.
@@ -231,7 +232,7 @@ class Similarity(TableTask[SentenceEncoder, SimilarityOptions, PairFeature, Pair
             pair = [prediction.cosine for prediction in predictions], _scores(examples)
             return {name: getattr(metrics, name)(*pair) for name in ("spearman", "pearson")}
         first, second = (np.stack([getattr(p, side) for p in predictions]) for side in ("first", "second"))
-        ranks = partner_ranks(first, second, [example.pair[1] for example in examples])
+        ranks = partner_ranks(first, second, [example.content[1] for example in examples])
         recalls = {f"recall@{k}": metrics.recall_at(ranks, k) for k in (1, 10)}
         return {"mrr": metrics.mean_reciprocal_rank(ranks), **recalls}
 
@@ -244,13 +245,14 @@ class Similarity(TableTask[SentenceEncoder, SimilarityOptions, PairFeature, Pair
         return example.to_dict() | {"cosine": prediction.cosine}
 
 
-def _answered(questions: Sequence[Question], path: str | Path) -> list[TextExample]:
-    """Each question that has an answer, and its passage. Raises UserError if none has."""
+def _with_passages(questions: Sequence[Question], path: str | Path, answered: bool) -> list[TextExample]:
+    """Each question with its passage, or only those that are ``answered``. Raises UserError if none is."""
     place = Place(path, 1)
-    answered = [question for question in questions if question.answers]
-    if not answered:
+    if answered:
+        questions = [question for question in questions if question.answers]
+    if not questions:
         raise UserError(f"{path}: no question in this file has an answer; give another file")
-    return [TextExample(question.text, question.passage, None, place) for question in answered]
+    return [TextExample(question.text, question.passage, None, place) for question in questions]
 
 
 def _scores(examples: Sequence[TextExample]) -> np.ndarray:

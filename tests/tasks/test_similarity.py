@@ -105,6 +105,16 @@ def test_what_is_held_out_has_passages_of_its_own(read):
     assert not {e.text_pair for e in train} & {e.text_pair for e in dev}
 
 
+def test_passages_that_differ_in_white_space_are_one(read):
+    rows = "".join(f"who {i} ?\tann{' ' * (1 + i % 3)}sings {i // 6}\n" for i in range(60))
+    task, examples = read("text\ttext_pair\n" + rows, loss="softmax")
+    train, dev = task.hold_out(examples, 0.2, seed=0)
+    assert dev and not {e.content[1] for e in train} & {e.content[1] for e in dev}
+    vectors = np.eye(10, 8)[[i // 6 % 8 for i in range(60)]]
+    first = [PairPrediction(vector, vector) for vector in vectors[:48]]
+    assert task.scores(examples[:48], first)["mrr"] == 1
+
+
 def squad(*asked):
     """A SQuAD file of questions, each (text, its answers), on one passage."""
     questions = [
@@ -126,7 +136,8 @@ def test_questions_of_squad_and_their_passages_are_pairs(read, tmp_path):
     task, examples = read(text, "a.json", **options)
     path = tmp_path / "a.json"
     assert examples == [TextExample("who sings ?", "ann sings", None, Place(path, 1))]
-    assert task.read(path, labelled=False) == examples, "without answers there would be no pairs"
+    every = [TextExample(text, "ann sings", None, Place(path, 1)) for text in ("who sings ?", "who dances ?")]
+    assert task.read(path, labelled=False) == every, "to predict, nobody has to know an answer"
     with pytest.raises(UserError, match=r"b.json: no question in this file has an answer; give another file"):
         read(squad(("who dances ?", [])), "b.json", **options)
     (tmp_path / "c.json").write_text(squad(("who sings ?", ["ann"]), (" ", ["ann"])))
