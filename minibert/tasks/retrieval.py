@@ -61,8 +61,9 @@ def evaluate_search(
 ) -> SearchEvaluation:
     """Search for queries whose right passage is known, in the index and by brute force.
 
-    Only the first ``top_k`` passages count; a re-ranker puts them in another order. Raises UserError if the
-    index was made with another encoder, and for a ``top_k`` below 1.
+    Only the first ``top_k`` passages count; a re-ranker puts them in another order. A passage with the same
+    text as the right one is right, too. Raises UserError if the index was made with another encoder, and for
+    a ``top_k`` below 1.
     """
     check_count("top_k", top_k)
     index.check(encoder)
@@ -73,9 +74,13 @@ def evaluate_search(
     nearest = [[ids[row] for row in best] for best in rows]
     found = index.search(vectors, top_k, exact=exact)
     reranked = reranker.rerank(texts, found, batch_size) if reranker else None
+    text_of = {passage.id: passage.text for passage in index.passages()}
 
     def scores(results: Sequence[Sequence[str]]) -> dict[str, float]:
-        ranks = [_rank(query.passage, ids) for query, ids in zip(queries, results, strict=True)]
+        ranks = [
+            _rank(text_of.get(query.passage), [text_of[id] for id in ids])
+            for query, ids in zip(queries, results, strict=True)
+        ]
         recalls = {f"recall@{k}": metrics.recall_at(ranks, k) for k in RECALLS if k <= top_k}
         return recalls | {f"mrr@{top_k}": metrics.mean_reciprocal_rank(ranks)}
 
@@ -95,8 +100,8 @@ def evaluate_search(
     )
 
 
-def _rank(right: str, found: Sequence[str]) -> int | None:
-    """The place of the right passage's id, from 1; None if it was not found."""
+def _rank(right: str | None, found: Sequence[str]) -> int | None:
+    """The place of the right passage's text, from 1; None if it was not found."""
     return found.index(right) + 1 if right in found else None
 
 

@@ -96,7 +96,11 @@ class PassageIndex:
             dimension=encoder.dimension,
         )
         rows = _rows(info, encoder, passages, set(), batch_size, progress)
-        with atomic_folder(folder) as new:
+        with atomic_folder(folder) as new, folder_locked(folder.parent):
+            if folder.exists():
+                raise UserError(
+                    f"{folder} has been made by another process meanwhile; add to it, or choose another"
+                )
             lancedb.connect(new).create_table(TABLE, rows)
         return cls.open(folder)
 

@@ -57,6 +57,13 @@ def test_of_equally_near_passages_any_will_do(index, encoder, monkeypatch):
     assert evaluate_search(index, encoder, [query], top_k=1).agreement == 1
 
 
+def test_a_passage_with_the_text_of_the_right_one_is_right(index, encoder, reranker):
+    index.add(encoder, [Passage("a copy", PASSAGES[0].text)])
+    for right in (PASSAGES[0].id, "a copy"):
+        result = evaluate_search(index, encoder, [Query(PASSAGES[0].text, right)], top_k=5)
+        assert result.database["recall@1"] == result.brute_force["recall@1"] == 1
+
+
 def test_another_encoder_is_refused(index, encoder_folder):
     other = TextEncoder.open(encoder_folder, pooling="cls")
     for act in (evaluate_search, training_pairs):

@@ -197,6 +197,22 @@ def test_two_openings_of_an_index_do_not_add_the_same_id(index, encoder, tmp_pat
         other.add(encoder, [Passage("new", "rome")])
 
 
+def test_an_index_that_somebody_has_made_meanwhile_is_not_replaced(encoder, tmp_path, monkeypatch):
+    """Between the look whether there is one and the end of the embedding, hours may pass."""
+    embed, folder = TextEncoder.embed, tmp_path / "new"
+
+    def slowly(*arguments):
+        monkeypatch.setattr(TextEncoder, "embed", embed)
+        PassageIndex.create(folder, encoder, PASSAGES[:2])
+        return embed(*arguments)
+
+    monkeypatch.setattr(TextEncoder, "embed", slowly)
+    with pytest.raises(UserError, match="new has been made by another process meanwhile"):
+        PassageIndex.create(folder, encoder, PASSAGES)
+    assert PassageIndex.open(folder).passages() == PASSAGES[:2]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".new")] == []
+
+
 def test_the_index_knows_its_encoder(index, encoder, encoder_folder, tmp_path):
     assert index.open_encoder().digest == encoder.digest
     encoder_folder.rename(tmp_path / "moved")
