@@ -91,6 +91,7 @@ def _finetune(run: Run, settings: FinetuneSettings, options: TaskOptions) -> dic
     if settings.teacher is not None and left:
         data = _ask_teacher(settings, data, run.device)
     needs = f"{settings.batch_size} sequences of up to {options.max_length} tokens"
+    environment = begun.get("environment") if checkpoint is None else None  # of the restarts that have ended
     if settings.resume:
         _begin(run)
     with run.training(lambda: needs, "lower --max-length"):
@@ -105,6 +106,9 @@ def _finetune(run: Run, settings: FinetuneSettings, options: TaskOptions) -> dic
             checkpoint = None  # it was that of the first restart that had not ended
             if not settings.resume and not ended:
                 _begin(run)
+            if environment:
+                run.go_on_in(environment)
+                environment = None
             run.choose_products(restart.model)
             run.check_alike(restart.trainer, data.digest)
             ended.append(restart.run_to_the_end())
@@ -434,6 +438,7 @@ def _keep_best(run: Run, ended: Sequence[dict[str, Any]], restart: _Restart) -> 
         "runs": ended,
         "trained_on": restart.data.digest,
         "peak_memory": run.peak_memory(),
+        "environment": describe_environment(run.device),
         "settings": run.values(),
     }
     write_json(run.folder / "results.json", results)

@@ -403,6 +403,11 @@ def _finish(
 ) -> dict[str, Any]:
     """Write the model, the results and the plot; print how well the run did, and return that."""
     metrics = read_metrics(run.folder / "metrics.jsonl")
+    if not any("held_out_mlm_loss" in record for record in metrics):
+        raise UserError(
+            f"{run.folder / 'metrics.jsonl'}: there is no evaluation in it; restore it, or start the run "
+            "again with --overwrite"
+        )
     expected, compared = _compare(settings, model.config, len(tokenizer), plateau[0], metrics)
     plot_loss(metrics, plateau[0], run.folder / "loss.png", expected)
     last = next(record for record in reversed(metrics) if "held_out_mlm_loss" in record)
@@ -463,7 +468,10 @@ def _print_examples(
 ) -> None:
     print("\nheld-out sentences with a word masked, and the guesses")
     for text, answer in itertools.islice(masked_sentences(documents, tokenizer, seed), EXAMPLES):
-        guesses = fill_mask(model, tokenizer, text)[0]
+        try:
+            guesses = fill_mask(model, tokenizer, text)[0]
+        except UserError:  # it is longer than the model can read, or this tokenizer reads no [MASK] in a text
+            continue
         told = "  ".join(f"{token} {probability:.0%}" for token, probability in guesses)
         print(f"  {text}\n    was: {answer}   guesses: {told}")
 

@@ -162,8 +162,8 @@ class Run:
             set_threads(settings.threads)
         elif self.ranks.local_size > 1:
             set_threads(max(1, get_threads() // self.ranks.local_size))
-        if settings.products != "auto":
-            use_products(settings.products)
+        # Until a library is chosen, NumPy's products are used, whatever an earlier run of this process chose.
+        use_products(NUMPY if settings.products == "auto" else settings.products)
         require_kernels(settings.strict_kernels)
         chosen = " (chosen by auto)" if settings.device == "auto" else ""
         threads = f"{get_threads()} CPU threads"
@@ -277,13 +277,20 @@ class Run:
         self.check_trained_on(checkpoint.state["trained_on"], trained_on, checkpoint.folder, data)
         trainer.optimiser.load_state_arrays(*checkpoint.optimiser_arrays())
         trainer.restore(checkpoint.folder, checkpoint.state)
-        products = checkpoint.state["environment"].get("products", NUMPY)
+        self.go_on_in(checkpoint.state["environment"])
+        print(f"resuming from {checkpoint.folder}", flush=True)
+
+    def go_on_in(self, environment: Mapping[str, Any]) -> None:
+        """Multiply with the library that an earlier part of the run used, if the settings leave it open.
+
+        Warns if the machine or the libraries are not those of its ``environment``.
+        """
+        products = environment.get("products", NUMPY)
         if self.settings.products == "auto" and is_available(products):
             self._products = products  # for the same bits
             use_products(products)
-        for change in environment_changes(checkpoint.state["environment"], describe_environment(self.device)):
+        for change in environment_changes(environment, describe_environment(self.device)):
             print(f"warning: {change}; the last bits of the result may differ", file=sys.stderr)
-        print(f"resuming from {checkpoint.folder}", flush=True)
 
     def check_trained_on(self, kept: str, trained_on: str, where: Path, data: str) -> None:
         """Raise UserError, naming ``data`` as what has changed, if the run was trained on something else."""
@@ -296,7 +303,7 @@ class Run:
     def choose_products(self, model: Module) -> None:
         """Multiply with the library that is the fastest for this model, if the settings leave it open.
 
-        It is chosen once in a run. One that was restored goes on with the library that it began with.
+        It is chosen once in a run. One that was resumed goes on with the library that it began with.
         """
         if self.settings.products != "auto" or self._products is not None:
             return

@@ -399,8 +399,12 @@ def test_a_killed_run_goes_on_to_the_same_bits(monkeypatch, moment, strategy):
         assert curve(seed=seed) == curve("whole", seed=seed)
 
 
-def test_a_resumed_run_multiplies_with_the_library_that_it_began_with(monkeypatch):
-    """It is looked for once in a run. Where the settings name one, that counts."""
+@pytest.mark.parametrize("moment", [7, 10])
+def test_a_resumed_run_multiplies_with_the_library_that_it_began_with(monkeypatch, moment):
+    """It is looked for once in a run. Where the settings name one, that counts.
+
+    The run is killed in the second restart, before its first checkpoint and after it.
+    """
     monkeypatch.setitem(LIBRARIES, "other", lambda: lambda a, b, out: np.matmul(a, b, out=out))
     asked = []
 
@@ -412,7 +416,7 @@ def test_a_resumed_run_multiplies_with_the_library_that_it_began_with(monkeypatc
 
     def take_or_die(*arguments):
         taken.append(1)
-        if len(taken) == 10:  # in the second restart, after its first checkpoint
+        if len(taken) == moment:
             raise Killed
         take(*arguments)
 
@@ -430,8 +434,24 @@ def test_a_resumed_run_multiplies_with_the_library_that_it_began_with(monkeypatc
         monkeypatch.setattr(run_module, "fastest_library", lambda shapes: "numpy")
         finetune(**settings | {"resume": True})
         assert products_library() == "other"
+        use_products("numpy")
+        finetune(**settings | {"resume": True, "restarts": 3})
+        assert products_library() == "other"
         finetune(**settings | {"products": "numpy", "name": "named"})
         assert products_library() == "numpy"
+    finally:
+        use_products("numpy")
+
+
+def test_until_a_library_is_chosen_numpy_multiplies(monkeypatch):
+    """And not what an earlier run of this process has chosen."""
+    monkeypatch.setitem(LIBRARIES, "other", lambda: lambda a, b, out: np.matmul(a, b, out=out))
+    read, used = finetuning.read_data, []
+    monkeypatch.setattr(finetuning, "read_data", lambda *data: used.append(products_library()) or read(*data))
+    try:
+        use_products("other")
+        finetune(**settings_for(features=[-1], epochs=1.0))
+        assert used == ["numpy"]
     finally:
         use_products("numpy")
 

@@ -203,6 +203,25 @@ def test_masked_sentences_hide_one_whole_word(small):
     assert list(itertools.islice(masked_sentences(prepared.held_out, tokenizer, seed=0), 20)) == sentences
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_run_whose_examples_cannot_be_shown_ends_all_the_same(small, tmp_path, plain):
+    """Sentences are longer than 12 positions; and BERT's own tokenizer reads no [MASK] in a text."""
+    tokens = prepare(small(vocab_size=60))[0].tokens
+    options = BertTokenizer.ORIGINAL if plain else {}
+    BertTokenizer(tokens, **options).save_pretrained(tmp_path / "tokenizer")
+    sizes = {} if plain else {"max_seq_length": 12, "max_position_embeddings": 12}
+    settings = small(tokenizer=str(tmp_path / "tokenizer"), **sizes)
+    assert pretrain(settings)["held_out_mlm_loss"] > 0
+    assert (settings.folder / "results.json").exists()
+
+
+def test_a_finished_run_without_its_metrics_is_told_in_one_line(small):
+    pretrain(small())
+    (small().folder / "metrics.jsonl").unlink()
+    with pytest.raises(UserError, match=r"metrics.jsonl: there is no evaluation in it; restore it"):
+        pretrain(small(resume=True))
+
+
 def test_accuracies_are_not_compared_with_none():
     summary = {"plateau_loss": 4.0, "held_out_mlm_loss": 3.0, "held_out_mlm_accuracy": 0.1}
     assert _describe(summary | {"plateau_accuracy": 0.05}, PretrainSettings())[1].endswith(
