@@ -57,7 +57,8 @@ r"""
 Where did it look? Every layer has heads, which let the gap look at the other words, and we can read off how much each head looks at
 each word. And BERT can be *taught*. This one does not know the capital of France. The next cell shows it the answer a few times, and
 uses the gradient of every one of its 5.4 million numbers. In this project, all of these derivatives are written by hand, so they had
-better be right. If they are, they predict how much the loss falls for a small step. Do they?
+better be right. If they are, they predict how much the loss, a number that says how bad the guess is
+([section 4](#4.-It-reads-both-sides)), falls for a small step. Do they?
 """
 
 # %%
@@ -910,7 +911,7 @@ In most exercises you write a function. `check` says what is wrong with it, and 
 
 ## What usually goes wrong
 
-- **No full stop.** The model then sees an unfinished sentence, and guesses other words.
+- **No full stop after a gap at the end.** The model then guesses punctuation.
 - **A probability taken for a fact.** It only says what is usual there, in the texts that the model has read.
 - **Several gaps at once.** Each is guessed without knowing what the others will be.
 - **The wrong vocabulary.** Ids are row numbers, so with another tokenizer every word is a different word. The library refuses if the

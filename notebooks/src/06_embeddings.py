@@ -84,7 +84,7 @@ plt.show()
 # %% [markdown]
 r"""
 Each box is one vector of `H` numbers. The figure follows figure 2 of the BERT paper
-([Devlin and others, 2019](https://arxiv.org/abs/1810.04805)), with our sentence. The first row depends only on the word, the second
+([Devlin and others, 2018](https://arxiv.org/abs/1810.04805)), with our sentence. The first row depends only on the word, the second
 only on its place, and the third only on which text it is in. We begin with the first table; the others work in the same way.
 
 ## 1. A look-up, and the product that it stands for
@@ -868,7 +868,7 @@ directions in many dimensions are almost at right angles. And these tables were 
 
 ## 11. In BERT
 
-Tables cost no arithmetic, but they cost memory. The smaller a BERT is, the larger is the share of its vocabulary:
+Tables cost no arithmetic, but they cost memory. The smaller a BERT is, the larger the share of its vocabulary:
 """
 
 # %%

@@ -726,7 +726,7 @@ r"""
 <summary><b>3.</b> Why not mask 50 % and learn from more tokens at once?</summary>
 
 Each prediction would have half of its context missing, so it would be a harder and vaguer question. 15 % is a
-compromise, and not a sharp one: Wettig et al. (2022) found 40 % to be better for a model as large as BERT-large.
+compromise, and not a sharp one: Wettig and others (2022) found 40 % to be better for a model as large as BERT-large.
 
 </details>
 """

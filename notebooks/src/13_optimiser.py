@@ -60,21 +60,20 @@ One step multiplies $x$ by $1 - \eta$ and $y$ by $1 - 100 \eta$. If $y$ is not t
 
 # %%
 def descend(lr, steps=40):
-    p, path = np.array([-4.0, 0.4]), []
+    path = [np.array([-4.0, 0.4])]
     for _ in range(steps):
-        path.append(p)
-        p = p - lr * np.array([1.0, 100.0]) * p
+        path.append(path[-1] - lr * np.array([1.0, 100.0]) * path[-1])
     return np.array(path)
 
 
 def adam(lr, steps=40):
-    p, path = np.array([-4.0, 0.4]), []
-    mean, variance = np.zeros(2), np.zeros(2)
+    p = np.array([-4.0, 0.4])
+    path, mean, variance = [p.copy()], np.zeros(2), np.zeros(2)
     for t in range(steps):
-        path.append(p.copy())
         gradient = np.array([1.0, 100.0]) * p
         corrections = 1 - BETA1 ** (t + 1), 1 - BETA2 ** (t + 1)
         adamw_update(p, gradient, mean, variance, lr, 1.0, BETA1, BETA2, EPS, 0.0, *corrections)
+        path.append(p.copy())
     return np.array(path)
 
 

@@ -764,7 +764,7 @@ Then [CLS] *becomes* what the task needs, as the label's gradient enters there. 
 
 And does it have to be [CLS]? In the last layer, every token has looked at all tokens. So let us put the head at
 another place. That needs no new code: **classification is tagging with a single tag**, −100 at all places but one.
-(600 texts, three epochs; the loop is in section 9.)
+(600 texts, three epochs, that is, three passes over them; the loop is in section 9.)
 """
 
 # %%
@@ -1088,12 +1088,13 @@ r"""
 `mini` has 5 million parameters and has read forty million words. What do the same heads and the same loop
 reach on an encoder that others trained for a long time? all-MiniLM-L6-v2 has 6 layers, H = 384 and 22.7 million parameters. It was distilled from a larger model, and then trained on more than a billion
 pairs of sentences. minibert fine-tuned both on standard data sets. These runs take from 4 to 26 minutes each on two cores, so we read
-the scores from the [report of the repository](../benchmarks/results/finetuning.md):
+the scores from the [report of the repository](../benchmarks/results/finetuning.md). **Precision** is the share of the positive answers that
+are right, **recall** the share of the positive cases that are found, and **F1** the harmonic mean of both:
 
 - **SST-2** (Socher and others, [2013](https://aclanthology.org/D13-1170/)): is a sentence of a film review positive? Score: accuracy.
-- **CoLA** (Warstadt and others, [2019](https://arxiv.org/abs/1805.12471)): is a sentence grammatical? Score: Matthews correlation.
+- **CoLA** (Warstadt and others, [2019](https://arxiv.org/abs/1805.12471)): is a sentence grammatical? Score: Matthews correlation (that of labels and guesses, yes or no).
 - **MRPC** (Dolan and Brockett, [2005](https://aclanthology.org/I05-5002/)): do two sentences say the same thing? Score: F1.
-- **STS-B** (Cer and others, [2017](https://aclanthology.org/S17-2001/)): how similar are two sentences, from 0 to 5? Score: Spearman correlation.
+- **STS-B** (Cer and others, [2017](https://aclanthology.org/S17-2001/)): how similar are two sentences, from 0 to 5? Score: Spearman correlation (that of the ranks).
 - **WNUT-17** (Derczynski and others, [2017](https://aclanthology.org/W17-4418/)): names in noisy text, most of them never seen before. Score: F1.
 - **SQuAD** (Rajpurkar and others, [2016](https://arxiv.org/abs/1606.05250)): where in a paragraph is the answer? Score: F1 of its words.
 

@@ -599,7 +599,8 @@ else:
 r"""
 ## 6. Fewer digits
 
-Half the bits are half the bytes, and tensor cores multiply them faster (section 3). What do we give up? A
+Half the bits are half the bytes, and tensor cores, the units of a GPU that multiply small matrices in short formats, multiply them
+faster (section 3). What do we give up? A
 floating-point number is $\pm\, 1.f \times 2^e$: the bits of $e$ give the range, those of $f$ the digits. TF32 is what
 tensor cores read of float32: the first 10 bits of $f$. In memory it stays float32. Rounding is a short piece of integer arithmetic:
 add nearly half of the last bit that stays, and cut off the rest.

@@ -51,7 +51,7 @@ The encoder gives `H` numbers for every token. To compare texts of different len
 the mean of all tokens, or the maximum of each feature. With the mask $m_s$, which is 1 for a token and 0 for padding:
 
 $$
-y^{\text{cls}} = h_1, \qquad
+y^{\text{cls}} = h_0, \qquad
 y^{\text{mean}} = \frac{\sum_s m_s \, h_s}{\sum_s m_s}, \qquad
 y^{\text{max}}_i = \max_{s:\, m_s = 1} h_{s,i} .
 $$

@@ -261,8 +261,8 @@ In the difference $d_i = b_i - a_i$ the shared part $u_i$ is gone:
 
 $$ \operatorname{Var}(b - a) = \operatorname{Var}(a) + \operatorname{Var}(b) - 2 \operatorname{Cov}(a, b) . $$
 
-If the arms have seeds of their own, the covariance is 0 and the two variances are added. With shared seeds the covariance is subtracted twice. So pairing costs nothing, and it helps the more, the more the arms
-are correlated.
+If the arms have seeds of their own, the covariance is 0 and the two variances are added. With shared seeds the covariance is subtracted twice. So pairing costs nothing, and the more the arms are correlated,
+the more it helps.
 """
 
 # %% tags=["figure"]
@@ -633,7 +633,7 @@ For one comparison that was decided on beforehand, this is not far from the usua
 ## 6. Our ablations next to the paper's
 
 Devlin and others ([2019](https://arxiv.org/abs/1810.04805)) have three ablations: the objectives (table 5), the size (table 6), and what is done to the chosen words (table 8). We asked the same questions with minibert. A two-layer model of
-width 128 (1.5 million parameters) is trained on about 2 million tokens of Wikipedia and novels, three times with different seeds, and is then fine-tuned on a few tasks. All use the fast recipe that minibert had at that time: 30 % of the words are chosen (except in the group "rate"), the optimiser is Muon, half of the heads begin by looking at a neighbour, and there is no NSP (except in the arm "BERT"). The results
+width 128 (1.5 million parameters) is trained on about 2 million tokens of Wikipedia and novels, three times with different seeds, and is then fine-tuned on a few tasks. All use the fast recipe that minibert had at that time: 30 % of the words are chosen (except in the group "rate"), the optimiser is Muon (Jordan and others, 2024), which makes all directions of a weight matrix's step about equally large, half of the heads begin by looking at a neighbour, and there is no NSP (except in the arm "BERT"). The results
 are in a file of the repository, which we read here.
 """
 
@@ -690,7 +690,7 @@ In three groups all arms have read exactly the same text for each seed, so their
 less.
 
 **Before any comparison: what range do the scores have?** We make two checks, both from the file alone. First, a score may be stuck at its *floor*, which is what an empty answer gets. In the test part of MRPC, 1,147 of 1,725 pairs are paraphrases (Dolan and
-Brockett, [2005](https://aclanthology.org/I05-5002/)). A model that says "paraphrase" every time has a precision of 66.5 %, a recall of 1, and an F1 of 79.9.
+Brockett, [2005](https://aclanthology.org/I05-5002/)). A model that says "paraphrase" every time has a precision of 66.5 %, a recall of 1, and an F1, which is the harmonic mean of both, of 79.9.
 """
 
 # %%
@@ -860,7 +860,7 @@ repairs a difference of this kind: see section 7.
 
 ### How many words, and how large a model (table 6)
 
-The group "rate" changes how many words are chosen. The paper has only 15 %; Wettig and others ([2023](https://arxiv.org/abs/2202.08005)) found 40 % to be better for large models.
+The group "rate" changes how many words are chosen. The paper has only 15 %; Wettig and others ([2022](https://arxiv.org/abs/2202.08005)) found 40 % to be better for large models.
 The held-out text has 15 % of its words chosen for all arms. If that favours one of them, it is the baseline.
 """
 

@@ -626,7 +626,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-The logits $z$ are divided by a **temperature** $T$ before the softmax. The larger $T$ is, the flatter is the distribution: at $T = 2$ the eight likeliest words keep only a small part of the probability, and the thousands of others have most of it. The *soft* loss asks the student to come close to this distribution, at the same temperature.
+The logits $z$ are divided by a **temperature** $T$ before the softmax. The larger $T$ is, the flatter the distribution: at $T = 2$ the eight likeliest words keep only a small part of the probability, and the thousands of others have most of it. The *soft* loss asks the student to come close to this distribution, at the same temperature.
 It is added to the usual loss of masked words and to a third one: for each token, the cosine between the student's last hidden state $h$ and the teacher's $h'$. The weights are those of the published training program:
 
 $$
@@ -634,7 +634,7 @@ L = 5 \cdot T^2 \, \mathrm{KL}\bigl( \operatorname{softmax}(z' / T) \,\Vert\, \o
 + 2 \cdot L_{\text{MLM}} + 1 \cdot \bigl( 1 - \cos(h, h') \bigr) .
 $$
 
-Without the $T^2$ the gradients would shrink with $1/T^2$: a factor $1/T$ from $z/T$, and another one because both distributions become flat. With it they approach a limit:
+Here $\mathrm{KL}(q \,\Vert\, p) = \sum_i q_i (\log q_i - \log p_i)$ says how far $p$ is from $q$; it is 0 only if they are equal. Without the $T^2$ the gradients would shrink with $1/T^2$: a factor $1/T$ from $z/T$, and another one because both distributions become flat. With it they approach a limit:
 """
 
 # %%

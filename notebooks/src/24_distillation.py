@@ -436,7 +436,7 @@ check("24.imitation_backward", my_imitation_backward)
 
 # %% [markdown]
 r"""
-The projection is thrown away after training. The library needs none. For each pair of tokens it takes the cosine of their two hidden states, which gives an `(S, S)` table, and compares the student's table with the teacher's. (MiniLM does the like with a softmax of the dot products of the values.)
+The projection is thrown away after training. The library needs none. For each pair of tokens it takes the cosine of their two hidden states, which gives an `(S, S)` table, and compares the student's table with the teacher's. (MiniLM does something similar with a softmax of the dot products of the values.)
 """
 
 # %%

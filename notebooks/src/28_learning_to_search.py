@@ -248,7 +248,7 @@ print(
 # %% [markdown]
 r"""
 Read the first two steps of the backward pass together: $-d\hat x_n \propto (1 - p_{nn}) \, \hat y_n - \sum_{m \ne n} p_{nm} \, \hat y_m$ (for one direction of the loss). A query is
-pulled towards its partner, and pushed away from the other passages. The more a passage is mistaken for the partner, the harder is the push. Here are $p$ and $dz$ for
+pulled towards its partner, and pushed away from the other passages. The more a passage is mistaken for the partner, the harder the push. Here are $p$ and $dz$ for
 six real pairs:
 """
 
@@ -616,7 +616,7 @@ batch sizes cannot be compared; recall can.
 # %% [markdown]
 r"""
 <details>
-<summary><b>2.</b> Accumulating the gradients of four micro-batches of 16 pairs: is that the same as one batch of 64?</summary>
+<summary><b>2.</b> Accumulating the gradients of four micro-batches (parts of a batch) of 16 pairs: is that the same as one batch of 64?</summary>
 
 Not for this loss. Each query then chooses among 16 passages instead of 64. That is an easier task, with fewer wrong answers to learn from.
 
