@@ -134,7 +134,9 @@ def _texts(flags: argparse.Namespace) -> list[tuple[str, str | None]]:
 
 
 def _pairs(path: str) -> Iterator[tuple[str, str | None]]:
-    for line in read_lines(path):
+    for number, line in enumerate(read_lines(path), start=1):
         text, tab, second = line.partition("\t")
+        if tab and not (text.strip() and second.strip()):
+            raise UserError(f"{path}: line {number}: an empty text cannot be explained; correct or remove it")
         if text.strip():
             yield text, second if tab else None

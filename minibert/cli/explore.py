@@ -1,6 +1,7 @@
 """``minibert explore``."""
 
 import argparse
+import threading
 import warnings
 import webbrowser
 from pathlib import Path
@@ -94,6 +95,6 @@ def _serve(subject: Subject, text: str, second: str | None, flags: argparse.Name
     session.look(text, second)  # what is wrong with it is said here
     server = Server(session, about(subject, flags.model), text, second)
     print(f"open {server.address}\nCtrl-C ends it", flush=True)
-    if not flags.no_browser:
-        webbrowser.open(server.address)
+    if not flags.no_browser:  # in a thread: some browsers are waited for, and they wait for the page
+        threading.Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
     server.run()

@@ -20,6 +20,7 @@ from minibert.explore.subjects import Subject
 BASELINES = ("mask", "pad", "zero")
 LEAVE_OUT = ("mask", "remove")
 STEPS = 32  # of the integral
+MOST_STEPS = 1000  # their places are the eigenvalues of a matrix of this size
 KEYS = ("integrated_gradients", "gradient_x_input", "left_out")  # of the three methods, in JSON
 LARGE_GAP = 0.05  # of the difference that the shares should sum to
 ROUNDING = 1e-5
@@ -44,8 +45,8 @@ class Settings:
         for name, known in (("baseline", BASELINES), ("leave_out", LEAVE_OUT)):
             if getattr(self, name) not in known:
                 raise UserError(f"{name} is {getattr(self, name)!r}; expected one of {', '.join(known)}")
-        if self.steps < 1:
-            raise UserError(f"steps is {self.steps}; the integral needs at least 1")
+        if not 1 <= self.steps <= MOST_STEPS:
+            raise UserError(f"steps is {self.steps}; the integral needs 1 to {MOST_STEPS}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,6 +42,7 @@ class Sentence:
     words: tuple[Part, ...]
     pieces: tuple[Part, ...]
     other: str | None = None  # a second text that is not read with it, but compared with it
+    starts: np.ndarray | None = None  # (S,) where an answer may begin, if not everywhere in the last text
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -117,12 +118,6 @@ def cut_words(sentence: Sentence, tokenizer: PretrainedTokenizer) -> list[tuple[
     ]
 
 
-def last_text(sentence: Sentence, tokenizer: PretrainedTokenizer) -> tuple[int, int]:
-    """Where the last text begins and ends among the tokens: from … to, without its special tokens."""
-    around = np.flatnonzero(np.isin(sentence.input_ids, [tokenizer.cls_id, tokenizer.sep_id])).tolist()
-    return [(a + 1, b) for a, b in pairwise([-1, *around]) if b - a > 1][-1]
-
-
 def hide(sentence: Sentence, place: int, tokenizer: PretrainedTokenizer) -> Sentence:
     """The sentence with [MASK] in the place of one more token. Raises UserError for a special token."""
     if not 0 <= place < len(sentence):
@@ -139,7 +134,8 @@ def remove(sentence: Sentence, places: Sequence[int]) -> Sentence:
     gone = set(places)
     tokens = tuple(token for place, token in enumerate(sentence.tokens) if place not in gone)
     ids, types = (np.delete(x, list(gone)) for x in (sentence.input_ids, sentence.token_type_ids))
-    return replace(sentence, tokens=tokens, input_ids=ids, token_type_ids=types, words=(), pieces=())
+    rest = replace(sentence, words=(), pieces=(), starts=None)
+    return replace(rest, tokens=tokens, input_ids=ids, token_type_ids=types)
 
 
 class Keeper(Observer):

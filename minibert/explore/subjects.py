@@ -3,7 +3,7 @@
 For another kind of head add a class, and an entry in ``SUBJECTS``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from minibert.data.tasks import Place
 from minibert.data.tasks.faults import Problem
 from minibert.data.tasks.windows import window_places
 from minibert.errors import UserError
-from minibert.explore.passes import Pass, Sentence, context_with, encode, encode_pieces, last_text, run
+from minibert.explore.passes import Pass, Sentence, context_with, encode, encode_pieces, run
 from minibert.explore.questions import (
     Cosine,
     Explored,
@@ -363,19 +363,23 @@ class Spans(Subject):
         if second is None or not self.tokenizer.tokenize(second):
             raise UserError("a question is answered from a passage; give it as the second text")
         texts, pieces = [text, second], [pieces_of(self.tokenizer, each) for each in (text, second)]
+        starts = None
         if isinstance(self.task, AnswerQuestions):
-            pieces = self._window(self.task, text, second, *pieces)
-        return encode_pieces(self.tokenizer, texts, pieces)
+            pieces, starts = self._window(self.task, text, second, *pieces)
+        return replace(encode_pieces(self.tokenizer, texts, pieces), starts=starts)
 
-    def _window(self, task: AnswerQuestions, text: str, second: str, asked: Pieces, passage: Pieces) -> list:
-        """The question, and the part of the passage that the task answers it from."""
+    def _window(
+        self, task: AnswerQuestions, text: str, second: str, asked: Pieces, passage: Pieces
+    ) -> tuple[list[Pieces], np.ndarray]:
+        """The question and the part of the passage that the task answers it from; where answers may begin."""
         assert isinstance(self.model, BertForQuestionAnswering)
         options, asked = task.options, asked.part(0, task.options.max_question)
         windows = task.features([task.example(text, second, Place("the text", 1))], training=False)
         scored = task.window_scores(self.model, windows, 1)
-        best = np.argmax([scores.span_scores(options.max_answer).max() for scores in scored])
+        best = int(np.argmax([scores.span_scores(options.max_answer).max() for scores in scored]))
         room = options.max_length - len(asked.ids) - sum(self.tokenizer.special_counts(2))
-        return [asked, passage.part(*window_places(len(passage.ids), room, options.stride)[best])]
+        part = passage.part(*window_places(len(passage.ids), room, options.stride)[best])
+        return [asked, part], windows[best].max_context
 
     def ask(
         self, sentence: Sentence, place: int | None, answer: str | None, changes: Sequence[Observer] = ()
@@ -409,10 +413,16 @@ class Spans(Subject):
         return text
 
     def _spans(self, found: Pass) -> list[tuple[int, int, float]]:
-        """Spans of at most ``LONGEST_SPAN`` tokens of the passage, by both ends' probability, best first."""
-        first, stop = last_text(found.sentence, self.tokenizer)
+        """Spans of the passage that the task takes for answers, by both ends' probability, best first."""
+        pieces = found.sentence.pieces
+        passage = [piece.places[0] for piece in pieces if piece.source == pieces[-1].source]
+        first, stop = passage[0], passage[-1] + 1
         start, end = found.probabilities[:, first:stop]  # (P,) each
-        spans = np.argwhere(np.triu(np.tri(len(end), k=LONGEST_SPAN - 1)))  # pairs (from, to), to ≥ from
+        longest = self.task.options.max_answer if isinstance(self.task, AnswerQuestions) else LONGEST_SPAN
+        allowed = np.triu(np.tri(len(end), k=longest - 1))  # pairs (from, to), to ≥ from
+        if found.sentence.starts is not None:
+            allowed *= found.sentence.starts[first:stop, None]
+        spans = np.argwhere(allowed)
         p = start[spans[:, 0]] * end[spans[:, 1]]
         order = np.argsort(-p, kind="stable")[:100]
         return [
@@ -459,8 +469,7 @@ class Similar(Subject):
 
 def label_names(model: BertForSequenceClassification | BertForTokenClassification) -> list[str]:
     """What the labels, or the numbers, of a model are called."""
-    names: Mapping[int, str] = model.config.id2label or {}
-    return [names.get(i, f"label {i}") for i in range(model.config.num_labels)]
+    return model.config.labels
 
 
 def refuse_answer(answer: str | None) -> None:

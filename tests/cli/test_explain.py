@@ -90,6 +90,7 @@ def test_a_gap_of_rounding_is_no_large_one(capsys):
         (f"{TEXT} --file texts.txt", "with one text per line, not both"),
         ("--file texts.txt --pair b", "in a file, put a tab between the two"),
         ("--file empty.txt", "empty.txt: there is no text to read"),
+        ("--file half.txt", "half.txt: line 2: an empty text cannot be explained"),
         ("--file missing.txt", "missing.txt: no such file"),
         (f"{TEXT} --model missing", "missing"),
         (f"{TEXT} --target parisparis", "'parisparis' is not a token of the vocabulary"),
@@ -101,7 +102,8 @@ def test_a_gap_of_rounding_is_no_large_one(capsys):
 def test_what_is_refused(tmp_path, monkeypatch, capsys, line, message):
     monkeypatch.chdir(tmp_path)
     Path("texts.txt").write_text("a [MASK]\n")
-    Path("empty.txt").write_text("\n")
+    Path("empty.txt").write_text("")
+    Path("half.txt").write_text("a b\n\tc d\n")
     run(line, code=2)
     err = capsys.readouterr().err
     assert message in err and err.count("\n") == 1

@@ -348,7 +348,8 @@ def test_questions_that_there_are_not(tmp_path, kind, asked, message):
     [
         ({"baseline": "x"}, "baseline is 'x'; expected one of mask, pad, zero"),
         ({"leave_out": "x"}, "leave_out is 'x'; expected one of mask, remove"),
-        ({"steps": 0}, "steps is 0; the integral needs at least 1"),
+        ({"steps": 0}, "steps is 0; the integral needs 1 to 1000"),
+        ({"steps": 100_000}, "steps is 100000; the integral needs 1 to 1000"),
     ],
 )
 def test_settings_that_there_are_not(settings, message):

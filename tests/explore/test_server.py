@@ -3,9 +3,11 @@
 import http.client
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
@@ -126,6 +128,16 @@ def test_only_what_is_listed_can_be_asked(served):
 def test_what_the_command_refuses(flags, message, capsys):
     assert main(["explore", *flags, "--device", "cpu"]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_browser_that_is_waited_for_gets_its_page(monkeypatch):
+    """Python waits for the end of some browsers, and these wait for the page."""
+    pytest.importorskip("tornado")
+    served, waited = threading.Event(), queue.Queue()
+    monkeypatch.setattr("webbrowser.open", lambda address: waited.put(served.wait(timeout=5)))
+    monkeypatch.setattr("minibert.explore.server.Server.run", lambda self: served.set())
+    assert main(["explore", TEXT, "--device", "cpu"]) == 0
+    assert waited.get(timeout=10), "the page was there before the browser ended"
 
 
 def test_without_tornado(monkeypatch, capsys):

@@ -6,15 +6,19 @@ from small_subjects import KINDS, OTHER, SIZES, TEXT, TOKENIZER, open_small
 
 from minibert.arrays import to_numpy
 from minibert.bert import BertConfig
+from minibert.data.tasks import Place
 from minibert.errors import UserError
 from minibert.explore.look import look, words
+from minibert.explore.passes import run
 from minibert.explore.session import Session
 from minibert.explore.subjects import open_subject
 from minibert.heads import (
+    BertForQuestionAnswering,
     BertForSequenceClassification,
     BertForTokenClassification,
     SentenceEncoder,
 )
+from minibert.tasks.question_answering import AnswerOptions, AnswerQuestions
 from minibert.tasks.similarity import Similarity
 
 
@@ -33,17 +37,17 @@ def test_the_answer_is_the_models(opened):
         p = 1 / (1 + np.exp(-to_numpy(outputs.logits)[0]))
         np.testing.assert_allclose(found.probabilities, p)
         assert found.loss == pytest.approx(-np.log(p.max())) and shown["guesses"][0]["token"] == (
-            f"label {p.argmax()}"
+            f"LABEL_{p.argmax()}"
         )
     elif kind in ("labels", "pairs", "tags"):
         logits = to_numpy(outputs.logits)[0] if kind != "tags" else to_numpy(outputs.logits)[0, 1]
         p = np.exp(logits) / np.exp(logits).sum()
         assert found.loss == pytest.approx(-np.log(p.max()))
         assert shown["guesses"][0]["p"] == pytest.approx(p.max())
-        name = (subject.model.config.id2label or {0: "label 0", 1: "label 1"})[int(p.argmax())]
+        name = (subject.model.config.id2label or {0: "LABEL_0", 1: "LABEL_1"})[int(p.argmax())]
         assert shown["guesses"][0]["token"] == name and shown["measure"] == f"−ln p({name})"
     elif kind in ("number", "numbers"):
-        measure = "the number that it gives" if kind == "number" else "the number 'label 0'"
+        measure = "the number that it gives" if kind == "number" else "the number 'LABEL_0'"
         assert shown["measure"] == measure
         assert found.loss == pytest.approx(float(outputs.logits[0, 0])) and shown["guesses"] == []
     elif kind == "spans":
@@ -111,13 +115,34 @@ def test_answers_and_places_that_there_are_not(tmp_path, place, answer, message)
         look(subject, subject.encode(TEXT), place=place, answer=answer)
 
 
+@pytest.mark.parametrize("options", [{"max_answer": 1}, {"max_length": 16}, {"max_length": 40}])
+def test_the_answer_is_the_one_that_is_predicted(tmp_path, options):
+    """With the task's longest answer, from one of several windows, and with a [SEP] in the passage."""
+    rng = np.random.default_rng(0)
+    model = BertForQuestionAnswering(BertConfig(**SIZES), seed=1, dtype="float64")
+    for _, parameter in model.named_parameters():
+        parameter.value[...] = rng.normal(0, 0.5, parameter.shape)
+    task = AnswerQuestions(
+        TOKENIZER, AnswerOptions(**{"max_length": 16, "stride": 4, "max_question": 4, **options})
+    )
+    task.save(model, tmp_path)
+    subject = open_subject(tmp_path, dtype="float64")
+    for _ in range(20):
+        passage = " ".join(rng.choice("ann lee sings is in rome a fine bad film [SEP] who .".split(), 20))
+        sentence = subject.encode("who sings ?", passage)
+        found = run(subject.model, sentence, subject.ask(sentence, None, None), backward=False)
+        example = subject.task.example("who sings ?", passage, Place("a", 1))
+        (predicted,) = subject.task.predict(subject.model, [example])
+        assert subject.answer(found) == subject.task.answer(predicted)
+
+
 def test_one_of_several_numbers_is_named(tmp_path):
     subject = open_small("numbers", tmp_path)
-    shown, found = look(subject, subject.encode(TEXT), answer="label 1")
+    shown, found = look(subject, subject.encode(TEXT), answer="LABEL_1")
     logits = subject.model.forward(**TOKENIZER([TEXT]))[0].logits
-    assert (shown["measure"], found.loss) == ("the number 'label 1'", pytest.approx(logits[0, 1]))
-    with pytest.raises(UserError, match="there is no answer 'label 2'; the model knows label 0, label 1"):
-        look(subject, subject.encode(TEXT), answer="label 2")
+    assert (shown["measure"], found.loss) == ("the number 'LABEL_1'", pytest.approx(logits[0, 1]))
+    with pytest.raises(UserError, match="there is no answer 'LABEL_2'; the model knows LABEL_0, LABEL_1"):
+        look(subject, subject.encode(TEXT), answer="LABEL_2")
 
 
 @pytest.mark.parametrize("kind", [BertForSequenceClassification, BertForTokenClassification])
