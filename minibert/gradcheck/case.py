@@ -30,7 +30,9 @@ class Case:
     forward: Callable[[Variables], Sequence[Array]]
     backward: Callable[[Sequence[Array]], dict[str, Any]]
     zeros: Collection[str] = ()
-    numeric: dict[str, dict[str, np.ndarray]] = field(default_factory=dict, init=False)
+    numeric: dict[str, tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = field(
+        default_factory=dict, init=False
+    )
 
     def __post_init__(self) -> None:
         for name, x in self.variables.items():

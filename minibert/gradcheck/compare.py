@@ -67,14 +67,17 @@ def relative_error(a: np.ndarray, n: np.ndarray) -> float:
 
 
 def numeric_gradients(case: Case, method: Method) -> dict[str, np.ndarray]:
-    """The gradient that the method finds for each variable, computed the first time it is asked for.
+    """The gradient that the method finds for each variable, computed once for the same values of them.
 
     Operations use their reference implementations here (see ``ops.table``).
     """
-    if method.name not in case.numeric:
+    at, found = case.numeric.get(method.name, ({}, {}))
+    if not at or any(not np.array_equal(to_numpy(x), at[name]) for name, x in case.variables.items()):
+        at = {name: to_numpy(x).copy() for name, x in case.variables.items()}
         with ops.reference_only():
-            case.numeric[method.name] = method.gradients(case)
-    return case.numeric[method.name]
+            found = method.gradients(case)
+        case.numeric[method.name] = at, found
+    return found
 
 
 def check(case: Case, method: Method = CENTRAL_DIFFERENCES, on_host: Case | None = None) -> list[Row]:

@@ -294,6 +294,16 @@ def test_a_method_is_applied_once_and_on_the_host_where_that_is_given(device):
     assert on_host.numeric["complex"] is found
 
 
+def test_the_numeric_gradient_is_that_of_the_values_of_now():
+    """A variable of a model is a live array: a step of training changes it."""
+    x = np.array([0.5, -3.0])
+    case = function_case("square", lambda x: (x * x, x), lambda dout, x: 2.0 * x * dout, {"x": x})
+    for values in ([0.5, -3.0], [1.0, 2.0]):
+        x[...] = values
+        (row,) = check(case)
+        assert row.ok, row
+
+
 def test_relative_error():
     assert relative_error(np.array([3.0, 4.0]), np.array([3.0, 4.0])) == 0.0
     assert relative_error(np.array([3.0, 4.0]), np.array([-3.0, -4.0])) == 1.0
