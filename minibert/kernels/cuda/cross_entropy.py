@@ -22,7 +22,7 @@ def cross_entropy(
 def cross_entropy_backward(dout: Array | float, cache: tuple) -> Array:
     """See ``ops.cross_entropy_backward``."""
     q, row_scale = cache
-    return _scale_rows(q, row_scale * dout)
+    return _scale_rows(q, _scaled(row_scale, dout))
 
 
 def masked_lm_loss(
@@ -56,11 +56,16 @@ def masked_lm_loss_backward(dout: Array | float, cache: tuple) -> tuple[Array, A
     """
     hidden, filled, scores, vocabulary, row_scale = cache
     xp, q = get_array_module(hidden), scores[:, :vocabulary]
-    row_scale = row_scale * dout
+    row_scale = _scaled(row_scale, dout)
     dhidden = multiply(scores, filled, xp.empty_like(hidden))
     dweight = xp.empty((vocabulary, hidden.shape[1]), dtype="float32")
     multiply(q.T, _scale_rows(hidden, row_scale), dweight)
     return _scale_rows(dhidden, row_scale), dweight, column_sums(q, row_scale)
+
+
+def _scaled(row_scale: Array, dout: Array | float) -> Array:
+    """Their product in float32, which the kernels read, even if dout is an array of another dtype."""
+    return (row_scale * dout).astype("float32", copy=False)
 
 
 def _fill_up(weight: Array, rows: int) -> Array:
