@@ -121,6 +121,8 @@ def _machine(flags: argparse.Namespace) -> Machine | None:
         raise UserError(
             "--tflops, --link, --latency and --shard-optimiser are about several ranks; give --ranks"
         )
+    if flags.latency and not given:
+        raise UserError("--latency alone gives no times; give --tflops and --link, too")
     if len(given) == 1:
         raise UserError(
             f"{given.pop()} alone gives no times; give --tflops and --link, as measured, or neither"

@@ -133,6 +133,11 @@ class TextEncoder:
         tokenizer = open_tokenizer(folder)
         positions = model.config.longest_sequence
         tokenizer.check_size(model.config.vocab_size)
+        if not tokenizer.lowercase and _stated(folder).get("do_lower_case") is True:
+            raise UserError(
+                f"{folder / LENGTH_FILE}: do_lower_case is not supported with a cased vocabulary; use "
+                "another model"
+            )
         limit = min(positions, tokenizer.model_max_length or positions)
         length = (stated_length(folder) or limit) if max_length is None else max_length
         if not 3 <= length <= positions:
@@ -273,14 +278,19 @@ def check_finite(vectors: np.ndarray) -> None:
 
 def stated_length(folder: Path) -> int | None:
     """The length in a folder's ``sentence_bert_config.json``, if there is one."""
-    path = folder / LENGTH_FILE
-    if not path.is_file():
-        return None
-    values = read_json(path, "configuration of a sentence encoder")
-    length = values.get("max_seq_length") if isinstance(values, dict) else None
+    length = _stated(folder).get("max_seq_length")
     if length is not None and type(length) is not int:
-        raise UserError(f"{path}: max_seq_length should be a number of tokens, found {length!r}")
+        raise UserError(
+            f"{folder / LENGTH_FILE}: max_seq_length should be a number of tokens, found {length!r}"
+        )
     return length
+
+
+def _stated(folder: Path) -> dict[str, Any]:
+    """What a folder's ``sentence_bert_config.json`` says, if there is one."""
+    path = folder / LENGTH_FILE
+    values = read_json(path, "configuration of a sentence encoder") if path.is_file() else {}
+    return values if isinstance(values, dict) else {}
 
 
 def pooled(states: np.ndarray, pieces: Pieces, choice: WordChoice) -> np.ndarray:

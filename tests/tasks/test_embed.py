@@ -131,6 +131,15 @@ def test_folders_that_are_refused(encoder_folder):
         TextEncoder.open(encoder_folder)
 
 
+def test_capitals_that_the_library_would_lower_are_refused(encoder_folder):
+    """Unless the tokenizer lowers them itself."""
+    write_json(encoder_folder / "sentence_bert_config.json", {"max_seq_length": 8, "do_lower_case": True})
+    assert TextEncoder.open(encoder_folder).tokenizer.lowercase
+    BertTokenizer(TOKENIZER.tokens, lowercase=False).save_pretrained(encoder_folder)
+    with pytest.raises(UserError, match="do_lower_case is not supported with a cased vocabulary"):
+        TextEncoder.open(encoder_folder)
+
+
 def test_a_model_may_have_more_rows_than_the_vocabulary_has_tokens(encoder_folder):
     expected = TextEncoder.open(encoder_folder).embed(["ann sings"])
     BertTokenizer(TOKENIZER.tokens[:-2]).save_pretrained(encoder_folder)

@@ -177,6 +177,11 @@ def test_info_without_speeds_says_what_needs_none(capsys):
     assert "sent by each rank" in out and "efficiency" not in out and "hours" not in out
 
 
+def test_a_latency_alone_gives_no_times(capsys):
+    assert main(["info", "--ranks", "8", "--latency", "50"]) == 2
+    assert "--latency alone gives no times; give --tflops and --link, too" in capsys.readouterr().err
+
+
 def test_info_with_speeds_as_text_and_as_json(capsys):
     flags = ["--ranks", "8", "--tflops", "0.3", "--link", "0.125", "--latency", "50"]
     out = info(capsys, *flags)
