@@ -96,7 +96,7 @@ class PassageIndex:
             dimension=encoder.dimension,
         )
         rows = _rows(info, encoder, passages, set(), batch_size, progress)
-        with atomic_folder(folder) as new, folder_locked(folder.parent):
+        with folder_locked(folder.parent), atomic_folder(folder) as new:  # locked until it is in its place
             if folder.exists():
                 raise UserError(
                     f"{folder} has been made by another process meanwhile; add to it, or choose another"

@@ -1,4 +1,5 @@
 import json
+import os
 import sys
 
 import numpy as np
@@ -7,6 +8,7 @@ from small_encoder import PASSAGES, TOKENIZER
 
 from minibert.data.tasks import Passage
 from minibert.errors import UserError
+from minibert.files import folder_locked
 from minibert.heads import SentenceEncoder
 from minibert.tasks.embed import TextEncoder
 from minibert.tasks.search import PassageIndex, exact_search
@@ -211,6 +213,19 @@ def test_an_index_that_somebody_has_made_meanwhile_is_not_replaced(encoder, tmp_
         PassageIndex.create(folder, encoder, PASSAGES)
     assert PassageIndex.open(folder).passages() == PASSAGES[:2]
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".new")] == []
+
+
+def test_an_index_comes_to_its_place_while_others_are_locked_out(encoder, tmp_path, monkeypatch):
+    replace, held = os.replace, []
+
+    def look(*paths):
+        with folder_locked(tmp_path, wait=False) as free:
+            held.append(not free)
+        replace(*paths)
+
+    monkeypatch.setattr("minibert.files.os.replace", look)
+    PassageIndex.create(tmp_path / "new", encoder, PASSAGES)
+    assert held == [True]
 
 
 def test_the_index_knows_its_encoder(index, encoder, encoder_folder, tmp_path):
