@@ -89,9 +89,9 @@ def pretrain_settings(flags: argparse.Namespace) -> PretrainSettings:
 
 
 def check_effects(flags: argparse.Namespace, settings: RunSettings) -> None:
-    """Raise UserError for a flag that changes nothing. A resumed run may repeat what it began with.
+    """Raise UserError for a flag that changes nothing, and if a run that is to be resumed is not here.
 
-    Nor can a run be resumed from another folder than that in which it was started: its paths are relative.
+    A resumed run may repeat the flags that it began with. Its paths are relative to where it was started.
     """
     if not settings.resume:
         settings.refuse({name: why for name, why in settings.without_effect().items() if name in flags})
@@ -100,7 +100,7 @@ def check_effects(flags: argparse.Namespace, settings: RunSettings) -> None:
     if of_a_run and not (settings.folder / "config.json").exists():
         raise UserError(
             f"{flags.config}: these are the settings of the run {settings.folder}, which is not here; "
-            f"resume it in the folder in which it was started"
+            "resume it in the folder in which it was started"
         )
 
 

@@ -60,10 +60,9 @@ def listed_tokens(
     added = config.get("added_tokens_decoder") or {}
     if not isinstance(added, dict) or not all(isinstance(entry, dict) for entry in added.values()):
         raise UserError(f"{path}: added_tokens_decoder should be an object of objects; restore or remake it")
-    others = [
-        entry if isinstance(entry, dict) else {"content": entry} for entry in extra_tokens(path, config) or ()
-    ]
-    check_added_tokens(path, [entry.get("content") for entry in (*added.values(), *others)], special_tokens)
+    entries = *added.values(), *(extra_tokens(path, config) or ())
+    contents = [entry.get("content") if isinstance(entry, dict) else entry for entry in entries]
+    check_added_tokens(path, contents, special_tokens)
     return list(added.values())
 
 
