@@ -22,7 +22,7 @@ class Case:
     written to, or complex128 arrays with the same names and shapes.
     ``backward(douts)``: the gradients by the same names, from one ``dout`` for each output.
     ``zeros``: the names of the variables whose derivative is zero for a mathematical reason.
-    ``numeric``: the numeric gradients found so far, by the name of the method.
+    ``numeric``: by the name of the method, the values of the variables and the numeric gradients there.
     """
 
     what: str
