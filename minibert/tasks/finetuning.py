@@ -114,7 +114,10 @@ def _finetune(run: Run, settings: FinetuneSettings, options: TaskOptions) -> dic
             ended.append(restart.run_to_the_end())
             if run.ranks.first:
                 _keep_best(run, ended, restart)
-    results = _finish(run, settings, options, data, ended) if run.ranks.first else None
+    results = None
+    if run.ranks.first:
+        environment = describe_environment(run.device) if left else begun.get("environment")
+        results = _finish(run, settings, options, data, ended, environment)
     return run.ranks.broadcast(results)
 
 
@@ -219,6 +222,11 @@ def read_data(settings: FinetuneSettings, options: TaskOptions) -> Data:
         raise UserError(
             f"{len(dev)} example to evaluate on; the scores of this task need {task.fewest_scored} or more; "
             "give a larger dev file or dev_share"
+        )
+    if task.fewest_scored > 1 and len({example.label for example in dev}) == 1:
+        raise UserError(
+            f"all {len(dev)} examples to evaluate on have the score {dev[0].label}, with which nothing "
+            "correlates; give another dev file or a larger dev_share"
         )
     unlabelled = _read_unlabelled(settings, task, [*train, *whole_dev], faults)
     for line in faults.describe():
@@ -452,9 +460,17 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _finish(
-    run: Run, settings: FinetuneSettings, options: TaskOptions, data: Data, ended: list[dict[str, Any]]
+    run: Run,
+    settings: FinetuneSettings,
+    options: TaskOptions,
+    data: Data,
+    ended: list[dict[str, Any]],
+    environment: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """Write the results, the plot and the model card; print how well the run did, and return the results."""
+    """Write the results, the plot and the model card; print how well the run did, and return the results.
+
+    ``environment`` is that of the last step, which another process may have taken.
+    """
     metric = _metric(settings, data.task)
     best = _best_of(ended, metric)
     scores = {name: [restart["scores"][name] for restart in ended] for name in best["scores"]}
@@ -468,7 +484,7 @@ def _finish(
         "best": best,
         **_spread(scores),
         "peak_memory": run.peak_memory(),
-        "environment": describe_environment(run.device),
+        "environment": environment,
         "settings": run.values(),
     }
     seeds = [restart["seed"] for restart in ended]

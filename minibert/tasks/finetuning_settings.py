@@ -140,6 +140,13 @@ class FinetuneSettings(RunSettings):
         if self.freeze == "all":
             self.refuse({"layerwise_lr": "with freeze all no layer of the encoder learns"})
 
+    def without_effect(self) -> dict[str, str]:
+        """The settings that change nothing beside the others, and why: see `RunSettings`."""
+        found = super().without_effect()
+        if self.dev is not None:
+            found["dev_share"] = "there is a dev file"
+        return found
+
     @property
     def imitates_layers(self) -> bool:
         """Whether the student learns from the teacher's layers, too."""

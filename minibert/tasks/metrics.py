@@ -116,6 +116,8 @@ def entity_scores(
     An entity is right if its kind and both its ends are; a share of nothing is 0. The figures are those of
     seqeval and conlleval. A kind that is itself named "overall" counts in the sum, and has no row of its own.
     """
+    if not len(labels):
+        raise UserError("there are no sentences to score")
     if len(predicted) != len(labels) or any(map(_different_lengths, predicted, labels)):
         raise UserError("there must be a predicted tag for every word of every sentence")
     right, guessed, there = Counter[str](), Counter[str](), Counter[str]()  # by the kind
@@ -211,6 +213,8 @@ def best_null_threshold(
     Source: find_best_thresh in evaluate-v2.0.py of SQuAD, which also cuts between equal null scores, and
     accepts an answer of nothing but articles and punctuation as an answer.
     """
+    if not answers:
+        raise UserError("there are no questions to score")
     names = sorted(answers, key=null_scores.__getitem__)
     without = np.array([answer_scores("", answers[name])[1] for name in names])  # F1 of "no answer"
     gain = np.array([answer_scores(predicted[name], answers[name])[1] for name in names]) - without

@@ -106,12 +106,16 @@ def training_pairs(
     finds: a re-ranker will have to tell these from the right one. (A query that occurs with several right
     passages has none of them among its wrong ones.) Labels are "1" and "0".
 
-    Raises UserError if the index was made with another encoder, and if no wrong passage is found.
+    Raises UserError if the index was made with another encoder, for a query whose passage is not in it, and
+    if no wrong passage is found.
     """
     if negatives < 1:
         raise UserError(f"at least 1 wrong passage for each query is needed, got {negatives}")
     index.check(encoder)
     texts = {passage.id: passage.text for passage in index.passages()}
+    for query in queries:
+        if query.passage not in texts:
+            raise UserError(f"the passage {query.passage!r} of the query {query.text!r} is not in the index")
     vectors = encoder.embed([query.text for query in queries], batch_size, progress)
     found = index.search(vectors, depth, exact=exact)
     answers = defaultdict(set)

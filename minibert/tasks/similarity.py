@@ -26,7 +26,7 @@ from minibert.heads import SentenceEncoder, SentencePairs
 from minibert.heads.sentence import MODULES_FILE
 from minibert.settings import setting
 from minibert.tasks import metrics
-from minibert.tasks.embed import LENGTH_FILE, TextEncoder
+from minibert.tasks.embed import LENGTH_FILE, TextEncoder, check_finite
 from minibert.tasks.task import TableOptions, TableTask, hold_out
 
 # The tasks whose recipes can be used with each loss.
@@ -217,6 +217,7 @@ class Similarity(TableTask[SentenceEncoder, SimilarityOptions, PairFeature, Pair
         encoder = TextEncoder(model, self.tokenizer, self.options.max_length, ranks=self.ranks)
         texts = [example.text for example in examples] + [example.pair[1] for example in examples]
         vectors, _ = ops.unit_length(encoder.embed(texts, batch_size))
+        check_finite(vectors)
         return [PairPrediction(*pair) for pair in zip(*np.split(vectors, 2), strict=True)]
 
     @property

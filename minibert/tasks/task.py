@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 from tqdm import tqdm
 
+from minibert.arrays import get_array_module
 from minibert.assets import model_folder
 from minibert.bert import BertConfig
 from minibert.data.randomness import generator
@@ -33,7 +34,7 @@ from minibert.heads.task_models import TaskModel
 from minibert.nn import Context, Module
 from minibert.ranks import Ranks
 from minibert.settings import Settings, setting
-from minibert.tasks.shared import share_out
+from minibert.tasks.shared import PREDICTED, share_out
 from minibert.text import PretrainedTokenizer
 from minibert.variants import architectures, family, open_config, open_model
 
@@ -339,8 +340,20 @@ def outputs(
     batches = ordered_batches(features, batch_size, pad_id)
     with tqdm(total=len(features), desc="predicting", unit="", leave=False, disable=None) as bar:
         for rows, output in share_out(batches, forward, ranks or Ranks(), model.device):
+            _check_finite(output)
             yield rows, output
             bar.update(len(rows))
+
+
+def _check_finite(output: TaskOutput) -> None:
+    """Raise UserError for scores of which none is the largest, lest a first label pass for a prediction."""
+    for name in PREDICTED:
+        found = getattr(output, name, None)
+        if found is not None and not bool(get_array_module(found).isfinite(found).all()):
+            raise UserError(
+                "the model's scores are NaN or infinite: its weights are unusable, as after a training run "
+                "that diverged; train it again with a lower learning rate"
+            )
 
 
 # -- Tasks whose examples are rows of tables ---------------------------------------------------------
@@ -378,8 +391,9 @@ class TableOptions(TaskOptions):
         if text is None:
             usual = list(USUAL_COLUMNS)
             return usual if label is None else [replace(columns, label=label) for columns in usual]
-        labels = ["label", "score"] if label is None else [label]
-        return [Columns(text, pair, name, self.header) for name in labels]
+        if label is None:
+            return [Columns(text, pair, name, self.header) for name in ("label", "score")]
+        return [Columns(text, pair, label, self.header or isinstance(label, str))]
 
 
 TableOptionsT = TypeVar("TableOptionsT", bound=TableOptions)

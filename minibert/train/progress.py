@@ -11,12 +11,13 @@ class Progress:
     """Shows the step, the loss (nats), the tokens per second and the time left.
 
     The bar appears on stderr if that is a terminal; otherwise a line is printed at every ``print_every``-th
-    step and at the last one.
+    step, or at the next update after it, and at the last one.
     """
 
     def __init__(self, step: int, steps: int, print_every: int):
         self.steps = steps
         self.print_every = print_every
+        self.printed = step  # the step of the last line
         columns, rows = shutil.get_terminal_size()  # 80 × 24 for a terminal that gives its size as 0
         self.bar = tqdm(total=steps, initial=step, disable=None, ncols=columns, nrows=rows, bar_format=_BAR)
 
@@ -31,7 +32,8 @@ class Progress:
         if not self.bar.disable:
             self.bar.set_postfix_str(f"loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s", refresh=False)
             self.bar.update(step - self.bar.n)
-        elif step % self.print_every == 0 or step == self.steps:
+        elif step // self.print_every > self.printed // self.print_every or step == self.steps:
+            self.printed = step
             print(
                 f"step {step:>{len(str(self.steps))}}/{self.steps}  loss {loss:.3f}  "
                 f"{tokens_per_second:,.0f} tokens/s  {format_seconds(seconds_left)} left",

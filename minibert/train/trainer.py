@@ -144,6 +144,8 @@ class Trainer:
                     self._begin_report()
                 if stopping:
                     raise KeyboardInterrupt
+            if self.ranks.any(interrupt.requested):  # in the last evaluation, say: all is saved
+                raise KeyboardInterrupt
 
     def _due(self, every: int) -> bool:
         return self.step % every == 0 or self.step == self._stop

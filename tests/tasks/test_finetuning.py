@@ -435,6 +435,8 @@ def test_a_resumed_run_multiplies_with_the_library_that_it_began_with(monkeypatc
         finetune(**settings | {"resume": True})
         assert products_library() == "other"
         use_products("numpy")
+        again = finetune(**settings | {"resume": True})  # takes no step
+        assert again["environment"]["products"] == "other"
         finetune(**settings | {"resume": True, "restarts": 3})
         assert products_library() == "other"
         finetune(**settings | {"products": "numpy", "name": "named"})
@@ -830,6 +832,10 @@ def test_shares_and_limits():
             {"task": "regress", "train": "scores.tsv", "dev": "scores.tsv", "dev_limit": 1},
             "1 example to evaluate on; the scores of this task need 2 or more; give",
         ),
+        (
+            {"task": "regress", "train": "scores.tsv", "dev": "same.tsv"},
+            "all 2 examples to evaluate on have the score 1.0, with which nothing correlates; give",
+        ),
         ({"freeze": "none"}, "freeze must be a number of layers or all, got 'none'"),
         ({"freeze": "3"}, "cannot freeze 3 layers: the encoder has 2; give 0 to 2"),
         ({"features": (-1, 5)}, r"no layer 5; there are 0 \(the embeddings\) to 2, and −1 to −3"),
@@ -863,6 +869,7 @@ def test_shares_and_limits():
 )
 def test_what_is_refused(changes, message):
     films("train.tsv", 8), write("scores.tsv", "text\tlabel", "good\t1", "bad\t0")
+    write("same.tsv", "text\tlabel", "good\t1", "bad\t1")
     with pytest.raises(UserError, match=f"^{message}") as caught:
         finetune(**settings_for(**{"train": "train.tsv", "dev": "train.tsv", **changes}))
     assert "\n" not in str(caught.value)

@@ -70,6 +70,14 @@ def test_scores_that_are_no_numbers_are_not_written_as_json(tuned, tmp_path):
     assert not (tmp_path / "out.jsonl").exists()
 
 
+@pytest.mark.parametrize("task_class", [Classify, Tag])
+def test_scores_that_are_no_numbers_predict_nothing(tuned, task_class):
+    task, model = open_task(tuned(task_class, ["O", "B-x"]))
+    model.classifier.weight.value[...] = np.nan
+    with pytest.raises(UserError, match="the model's scores are NaN or infinite: its weights are unusable"):
+        task.predict(model, examples_of(task, [("a film", None)], "here"))
+
+
 def test_lines_are_texts_or_two_with_a_tab(tuned):
     task, _ = open_task(tuned(Classify, ["bad", "good"]))
     examples = examples_of_lines(task, ["it was", "a\tfilm"], "lines.txt")

@@ -81,6 +81,11 @@ def test_other_models_are_refused(reranker, model):
 # -- Training pairs ---------------------------------------------------------------------------------
 
 
+def test_a_query_for_a_passage_that_is_not_there_has_no_training_pairs(index, encoder):
+    with pytest.raises(UserError, match="the passage 'nowhere' of the query 'who' is not in the index"):
+        training_pairs(index, encoder, [*QUERIES, Query("who", "nowhere")])
+
+
 def test_training_pairs_are_the_right_passage_and_wrong_ones_that_were_found(index, encoder):
     pairs = training_pairs(index, encoder, QUERIES, negatives=2, depth=4)
     right = {query.text: PASSAGES[int(query.passage)].text for query in QUERIES}

@@ -16,6 +16,14 @@ def test_without_a_terminal_a_line_is_printed_now_and_then(capsys):
     ]
 
 
+def test_a_line_is_not_lost_because_the_updates_come_at_other_steps(capsys):
+    with Progress(step=0, steps=60, print_every=10) as progress:
+        for step in (*range(7, 60, 7), 60):
+            progress.update(step, loss=1.0, tokens_per_second=1.0, seconds_left=1.0)
+    told = [line.split("/")[0] for line in capsys.readouterr().out.splitlines()]
+    assert told == ["step 14", "step 21", "step 35", "step 42", "step 56", "step 60"]
+
+
 def test_on_a_terminal_there_is_a_bar_and_no_line(capsys, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):

@@ -345,6 +345,14 @@ def test_a_second_ctrl_c_stops_at_once(make_trainer):
     assert trainer.saved == [] and trainer.step == 3
 
 
+def test_ctrl_c_in_the_last_evaluation_is_not_lost(make_trainer):
+    trainer = make_trainer()
+    trainer.evaluate = lambda: {"mlm_loss": 1.0} if trainer.step < 4 else press_ctrl_c() or {"mlm_loss": 1.0}
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run(4)
+    assert [state["step"] for state in trainer.saved] == [4]
+
+
 def test_signals_are_left_alone_outside_the_main_thread(make_trainer):
     """Python lets no other thread catch them."""
     trainer = make_trainer(steps=2)

@@ -154,7 +154,10 @@ def _choose(options: Sequence[Columns], labelled: bool, rows: Sequence[tuple[Pla
     if labelled:
         options = [option for option in options if option.label is not None]
     else:
-        options = [replace(option, label=None, header=option.has_header) for option in options]
+        # The name of a label, which need not be there, makes a header of the first line only if it is in it.
+        labels = [option.label for option in options if isinstance(option.label, str)]
+        named = any(label in first for label in labels)
+        options = [replace(option, label=None, header=option.header or named) for option in options]
     for (_, row), option in product(rows, options):
         if all(column in row for column in option.needed()):
             return option

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from minibert.data.tasks import Columns, Faults, Place, TextExample, read_table
 from minibert.data.tasks.tables import column_of
 from minibert.errors import UserError
+from minibert.tasks.task import TableOptions
 
 
 @pytest.fixture
@@ -74,6 +75,23 @@ def test_one_name_is_enough_for_a_header(write):
     assert rows(read_table(path, Columns("text", label=1))) == [("a", None, "good")]
     assert rows(read_table(path, Columns(2, label="mood"))) == [("a", None, "good")]
     assert rows(read_table(path, Columns(2, label="mood"), labelled=False)) == [("a", None, None)]
+
+
+def test_a_guessed_label_does_not_make_a_header_of_the_first_row(write):
+    """Columns by number, no label column: that the usual names of labels are tried must cost no row."""
+    path = write("pairs.tsv", "a\tb\nc\td\n")
+    columns = TableOptions(text_column="1", pair_column="2").columns()
+    assert rows(read_table(path, columns, labelled=False)) == [("a", "b", None), ("c", "d", None)]
+    numbered = TableOptions(text_column="1", label_column="2").columns()
+    assert rows(read_table(path, numbered, labelled=False)) == [("a", None, None), ("c", None, None)]
+    for name in ("label", "score"):
+        path = write("named.tsv", f"x\t{name}\na\tgood\n")
+        columns = TableOptions(text_column="1").columns()
+        for labelled, label in ((True, "good"), (False, None)):
+            assert rows(read_table(path, columns, labelled=labelled)) == [("a", None, label)]
+    path = write("other.tsv", "review\na\n")
+    said = TableOptions(text_column="1", label_column="stars").columns()  # names imply a header
+    assert rows(read_table(path, said, labelled=False)) == [("a", None, None)]
 
 
 def test_the_format_that_is_said_stands_above_the_name(write):
