@@ -1,5 +1,6 @@
 """Threads: how many the CPU computes with, and how tasks are shared among them."""
 
+import contextvars
 import functools
 import os
 import threading
@@ -59,6 +60,7 @@ def set_threads(count: int) -> None:
     """
     global _threads, _helpers
     check_count("threads", count)
+    count = int(count)  # which may be a NumPy number or 2.0
     _one_blas_thread.set_afterwards(count)
     _threads, _helpers = count, None
 
@@ -67,8 +69,13 @@ def get_threads() -> int:
     """How many threads the CPU computes with: the number that was set, else the one that BLAS chose."""
     global _threads
     if _threads is None:
-        _threads = max((library.num_threads for library in _blas_libraries()), default=1)
+        _threads = max((library.num_threads for library in _blas_libraries()), default=_cores())
     return _threads
+
+
+def _cores() -> int:
+    """How many cores this process may use. (threadpoolctl knows nothing of Apple's Accelerate, for one.)"""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _OneBlasThread:
@@ -83,16 +90,17 @@ class _OneBlasThread:
 
     def _start(self) -> None:
         self._lock = threading.Lock()
-        self._blocks = 0
+        self._blocks: set[object] = set()
 
-    def __enter__(self) -> None:
+    def enter(self, block: object) -> None:
+        """Begin a block, which ``leave`` ends."""
         with self._lock:
-            self._blocks += 1
-            if self._blocks == 1:
+            if not self._blocks:
                 self._before = [library.get_num_threads() for library in _blas_libraries()]
-                for set_number, before in zip(_blas_setters(), self._before, strict=True):
-                    if before != 1:
-                        set_number(1)
+            self._blocks.add(block)
+            for set_number, before in zip(_blas_setters(), self._before, strict=True):
+                if before != 1 and len(self._blocks) == 1:
+                    set_number(1)
 
     def set_afterwards(self, count: int) -> None:
         """Let BLAS compute with ``count`` threads: from now on or, within a block, from its end on."""
@@ -103,11 +111,12 @@ class _OneBlasThread:
                 for set_number in _blas_setters():
                     set_number(count)
 
-    def __exit__(self, *error: object) -> None:
+    def leave(self, block: object) -> None:
+        """End a block; nothing happens if it has ended, or has never begun."""
         with self._lock:
-            self._blocks -= 1
-            if self._blocks == 0:
+            if self._blocks == {block}:
                 self._put_back()
+            self._blocks.discard(block)
 
     def _put_back(self) -> None:
         for set_number, before in zip(_blas_setters(), self._before, strict=True):
@@ -182,12 +191,20 @@ def run_all(tasks: Iterable[Callable[[], object]]) -> None:
         finally:
             _here.in_task = False
 
-    with _one_blas_thread:
+    block = object()
+    try:
+        _one_blas_thread.enter(block)
         if seats:
             _work_together(work, seats)
         else:
             for task in waiting:
                 task()
+    finally:
+        try:
+            _one_blas_thread.leave(block)
+        except BaseException:  # Ctrl-C has come in between
+            _one_blas_thread.leave(block)
+            raise
 
 
 def _work_together(work: Callable[[], object], seats: deque[int]) -> None:
@@ -208,7 +225,7 @@ def _work_together(work: Callable[[], object], seats: deque[int]) -> None:
             done.put(error)
 
     for _ in range(helpers):
-        all_helpers.jobs.put(assist)
+        all_helpers.jobs.put(functools.partial(contextvars.copy_context().run, assist))
     try:
         work()
     finally:

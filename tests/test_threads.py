@@ -5,9 +5,11 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 import threadpoolctl
 
+from minibert import threads
 from minibert.errors import UserError
 from minibert.threads import get_threads, run_all, run_blocks, set_threads
 
@@ -239,3 +241,65 @@ def test_blocks_use_as_many_threads_as_were_set(restore_threads):
 
         run_blocks(work, 12, 1)
         assert len(seen) == count
+
+
+@pytest.mark.parametrize("count", [2.0, np.int64(2), np.float32(2)])
+def test_the_number_of_threads_may_be_any_whole_number(restore_threads, count):
+    set_threads(count)
+    assert get_threads() == 2 and type(get_threads()) is int
+    run_all([lambda: None] * 4)
+
+
+def test_numpys_settings_for_errors_hold_in_every_thread(restore_threads):
+    set_threads(2)
+    both, seen = threading.Barrier(2), []
+
+    def task():
+        both.wait(20)
+        seen.append(np.geterr()["over"])
+
+    with np.errstate(over="ignore"):
+        run_all([task] * 2)
+    assert seen == ["ignore"] * 2
+
+
+@pytest.mark.parametrize("at", ["get", "set", "put back"])
+def test_blas_gets_its_threads_back_after_ctrl_c(restore_threads, monkeypatch, at):
+    """Also if it comes between the tasks."""
+    set_threads(2)
+    run_all([lambda: None])
+    library, setter = threads._blas_libraries()[0], threads._blas_setters()[0]
+    pressed = [0]
+
+    def press():
+        pressed[0] += 1
+        if pressed[0] == 1:
+            raise KeyboardInterrupt
+
+    class Library:
+        def get_num_threads(self):
+            number = library.get_num_threads()
+            if at == "get":
+                press()
+            return number
+
+    def set_number(count):
+        if (count == 1) == (at == "set") and at != "get":
+            press()
+        setter(count)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threads, "_blas_libraries", lambda: [Library()])
+        patch.setattr(threads, "_blas_setters", lambda: [set_number])
+        with pytest.raises(KeyboardInterrupt):
+            run_all([lambda: None])
+    assert library.get_num_threads() == 2
+    inside = []
+    run_all([lambda: inside.append(library.get_num_threads())])
+    assert inside == [1] and library.get_num_threads() == 2
+
+
+def test_all_cores_compute_beside_a_blas_that_is_not_known(monkeypatch):
+    monkeypatch.setattr(threads, "_threads", None)
+    monkeypatch.setattr(threads, "_blas_libraries", list)
+    assert get_threads() == len(os.sched_getaffinity(0))

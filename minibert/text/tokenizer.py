@@ -1,6 +1,5 @@
 """What all tokenizers have in common: the special tokens around texts, pairs, truncation, padding."""
 
-import importlib.util
 import operator
 import reprlib
 import warnings
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypedDict
 import numpy as np
 
 from minibert.errors import UserError
+from minibert.kernels.cpu import has_numba
 from minibert.text.normalise import Memo, chunk_size
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class PretrainedTokenizer:
     @cached_property
     def _memory(self) -> "PieceMemory | None":
         """The ids of pieces of text for compiled loops; made for the first long text; None without Numba."""
-        return self._new_memory() if importlib.util.find_spec("numba") else None
+        return self._new_memory() if has_numba() else None
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)

@@ -223,7 +223,8 @@ class Muon(AdamW):
     singular values of about 1, and so another size than Adam's.
     ``matrix_momentum`` is their β. The other arguments are those of `AdamW`.
 
-    Raises ValueError as `AdamW` does, and for a matrix_momentum outside [0, 1).
+    Raises ValueError as `AdamW` does, for a matrix_momentum outside [0, 1), and for several ``ranks``, which
+    would share out its means.
     """
 
     def __init__(
@@ -232,6 +233,8 @@ class Muon(AdamW):
         if not 0 <= matrix_momentum < 1:
             raise ValueError(f"matrix_momentum must be at least 0 and less than 1, got {matrix_momentum}")
         super().__init__(model, **adamw)
+        if self.sharded:
+            raise ValueError("Muon moves matrices as a whole, so its means cannot be shared out among ranks")
         self.matrix_rate, self.matrix_momentum = matrix_rate, matrix_momentum
         for module in model.modules():
             if isinstance(module, Linear):

@@ -94,3 +94,9 @@ def test_a_forked_process_does_not_wait_for_a_thread_of_its_parent(stock):
     leave.set()
     holder.join()
     assert status == 0
+
+
+def test_an_array_for_which_there_is_no_memory_is_not_counted(stock):
+    with pytest.raises(MemoryError):
+        memory.empty((1 << 50,))
+    assert stock.used_bytes == stock.most_used == 0

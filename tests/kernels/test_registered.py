@@ -308,3 +308,31 @@ print(outputs.loss.dtype)
 """
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (process.stdout, process.returncode) == ("float32\n", 0), process.stderr
+
+
+def test_words_may_be_impossible_even_all_of_a_chunk():
+    """Their bias is −∞; they have the probability 0, and the others' loss and gradients stay numbers."""
+    rng = np.random.default_rng(0)
+    hidden, weight = (rng.standard_normal((n, 8)).astype("float32") for n in (2100, 300))
+    bias = np.repeat(np.array([0, -np.inf, 0], "float32"), [128, 128, 44])
+    labels, weights = rng.integers(0, 128, 2100), np.ones(2100, "float32")
+    loss, cache = ops.masked_lm_loss(hidden, weight, bias, labels, weights, 2100.0)
+    got = [loss, *ops.masked_lm_loss_backward(1.0, cache)]
+    with ops.reference_only():
+        loss, cache = ops.masked_lm_loss(hidden, weight, bias, labels, weights, 2100.0)
+        expected = [loss, *ops.masked_lm_loss_backward(1.0, cache)]
+    for one, two in zip(got, expected, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
+
+
+def test_a_numba_that_cannot_be_imported_is_as_good_as_none(tmp_path):
+    """As after an update of NumPy to a version that this Numba does not know."""
+    (tmp_path / "numba").mkdir()
+    (tmp_path / "numba" / "__init__.py").write_text("raise ImportError('Numba needs NumPy 2.2 or less')")
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import minibert, numpy; from minibert import ops; "
+        "print(ops.global_norm(numpy.ones(16, numpy.float32)))"
+    )
+    process = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert (process.stdout, process.returncode) == ("4.0\n", 0), process.stderr
+    assert "Numba needs NumPy 2.2 or less" in process.stderr

@@ -5,6 +5,7 @@ from minibert.arrays import to_numpy
 from minibert.bert import BertForPreTraining
 from minibert.errors import UserError
 from minibert.ops.optimise import orthogonalise
+from minibert.ranks import Ranks
 from minibert.threads import set_threads
 from minibert.train import AdamW, Muon
 
@@ -68,6 +69,14 @@ def test_a_wrong_number_is_refused(config, wrong):
     [(name, number)] = wrong.items()
     with pytest.raises(ValueError, match=rf"{name}.* got .*{number}"):
         Muon(BertForPreTraining(config), **wrong)
+
+
+def test_muon_does_not_share_out_its_means(config):
+    class Two(Ranks):
+        size = 2
+
+    with pytest.raises(ValueError, match="shared out"):
+        Muon(BertForPreTraining(config), ranks=Two())
 
 
 def test_a_step_stays_in_single_precision(device, config):

@@ -3,15 +3,30 @@
 If Numba is not installed, there are none, and the reference operations compute.
 """
 
+import functools
 import importlib.util
+import warnings
 
 from minibert.kernels import arguments
 from minibert.ops import register
 
 
+@functools.cache
+def has_numba() -> bool:
+    """Whether Numba can be used. If it is there but cannot be imported, a warning says why."""
+    if importlib.util.find_spec("numba") is None:
+        return False
+    try:
+        import numba  # noqa: F401
+    except (ImportError, OSError) as error:
+        warnings.warn(f"Numba cannot be used, so everything is slower: {error}", stacklevel=2)
+        return False
+    return True
+
+
 def register_all() -> None:
     """Register these kernels in the table of ``ops``."""
-    if importlib.util.find_spec("numba") is None:
+    if not has_numba():
         return
     from minibert.kernels.cpu import attention, embed, gelu, linear, masked_lm_loss, norm, optimise
 

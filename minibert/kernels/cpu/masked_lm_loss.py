@@ -38,11 +38,13 @@ def _part_of_softmax(scores, bias, labels, first, largest, total, of_label):
         if 0 <= label < len(row):
             of_label[r] = row[label]
         shift = unordered(top)
+        if shift == -np.inf:  # no word of this chunk is possible
+            shift = float32(0.0)
         sum_ = float32(0.0)
         for j in range(len(row)):
             row[j] = exp(row[j] - shift)
             sum_ += row[j]
-        largest[r], total[r] = shift, sum_
+        largest[r], total[r] = unordered(top), sum_
 
 
 @compiled

@@ -28,15 +28,18 @@ class _Stock:
 
     def take(self, size: int) -> np.ndarray:
         with self.lock:
-            self.used_bytes += size
-            self.most_used = max(self.most_used, self.used_bytes)
+            used = self.used_bytes + size
             if self.free[size]:
                 self.free_bytes -= size
-                return self.free[size].pop()
-            if self.used_bytes + self.free_bytes > 1.25 * self.most_used:
-                self.free.clear()
-                self.free_bytes = 0
-        return np.empty(size, dtype=np.uint8)
+                buffer = self.free[size].pop()
+            else:
+                if used + self.free_bytes > 1.25 * max(self.most_used, used):
+                    self.free.clear()
+                    self.free_bytes = 0
+                buffer = np.empty(size, dtype=np.uint8)  # if there is no memory, nothing has been counted yet
+            self.used_bytes += size
+            self.most_used = max(self.most_used, self.used_bytes)
+        return buffer
 
     def give_back(self, buffer: np.ndarray) -> None:
         with self.lock:
