@@ -327,9 +327,30 @@ def _with_few_labels() -> list[Run]:
     ]
 
 
+# -- The same with more phrases, which are made of those with labels ------------------------------------
+
+PHRASES = "$runs/sst2-phrases/phrases.txt"
+WITH_MORE_PHRASES = {"tiny": ("sst2-tiny-passes", "sst2-tiny-more")}  # as above; of as many steps
+
+
+def _with_more_phrases() -> list[Run]:
+    """The teacher, the phrases that it labels, and the students, by themselves and taught."""
+    data, teacher, rounded = DATA_SETS["sst2"], "sst2-rounded", "--eval-every 700 --precision bfloat16"
+    make = f"python -m benchmarks.finetuning.more_phrases {data.train} --model $pretrained --output {PHRASES}"
+    alone, often = f"--epochs 12 {ALIKE}", "--eval-every 2100 --threads 1"
+    taught, about = f"--epochs 3 --unlabelled {PHRASES} {ALIKE} {often}", "all, and made phrases"
+    more = distill("sst2-tiny-more", about, teacher, taught, 35, model="$tiny")
+    return [
+        finetune(teacher, "all, in bfloat16", f"--epochs 3 --learning-rate 1e-4 {rounded}", 20),
+        Run("sst2-phrases", "phrases made of those of the training data", (make,), 5),
+        finetune("sst2-tiny-passes", "all, 12 times", f"{alone} {often}", 35, model="$tiny"),
+        replace(more, needs=(*more.needs, "sst2-phrases")),
+    ]
+
+
 ALL = [
     *(*PREPARATIONS, *FROM_THE_ENCODER, *SEARCHES, *STRATEGIES, *COMPARISONS),
-    *(*_students(), _speed(), *_with_few_labels()),
+    *(*_students(), _speed(), *_with_few_labels(), *_with_more_phrases()),
 ]
 RUNS = {run.name: run for run in ALL}
 
