@@ -61,14 +61,18 @@ def more_phrases(
     replaceable = {word for word in tokenizer.tokens if word.isalpha()}  # words of one token
     never = np.array([word not in replaceable for word in words])
     drafts = [hide(join(phrases, random), replaceable, random, tokenizer) for _ in range(count)]
-    features = single_features([" ".join(draft) for draft in drafts], tokenizer, model.config.max_position_embeddings)
+    features = single_features(
+        [" ".join(draft) for draft in drafts], tokenizer, model.config.max_position_embeddings
+    )
     model.eval()
     with tqdm(total=count, unit=" phrases", disable=None) as bar:
         for rows, batch in ordered_batches(features, None, tokenizer.pad_id):
             hidden = np.flatnonzero(batch["input_ids"] == tokenizer.mask_id)
             encoded, _ = model.bert.forward(**batch, context=Context(backward=False))
             logits, _ = masked_word_head(model).forward(encoded.last_hidden_state, hidden)  # (N, V)
-            noise = random.gumbel(size=(len(hidden), len(words)))  # the largest sum is a draw from the softmax
+            noise = random.gumbel(
+                size=(len(hidden), len(words))
+            )  # the largest sum is a draw from the softmax
             drawn = iter(words[np.argmax(np.where(never, -np.inf, logits[:, : len(words)] + noise), axis=-1)])
             mask = tokenizer.special_tokens["mask_token"]
             for row in rows:

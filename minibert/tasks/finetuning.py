@@ -137,6 +137,10 @@ def _find_start(run: Run, settings: FinetuneSettings) -> tuple[dict[str, Any], C
     if results["runs"]:
         run.check_resumes(results["settings"])
     ended = [restart["seed"] for restart in results["runs"]]
+    if not set(ended) <= set(settings.seeds):
+        raise UserError(
+            f"{run.folder} has {len(ended)} restarts already; give --restarts {len(ended)} or more"
+        )
     left = [seed for seed in settings.seeds if seed not in ended]
     newest = newest_checkpoint(run.folder / f"seed-{left[0]}") if left else None
     if newest is None:
@@ -291,6 +295,10 @@ def _check_model(settings: FinetuneSettings, task: Task) -> None:
     task.check_model(config)
     if settings.features:
         config.check_layers(settings.features)
+        if len({layer % (config.num_hidden_layers + 1) for layer in settings.features}) < len(
+            settings.features
+        ):
+            raise UserError(f"features names a layer twice: {' '.join(map(str, settings.features))}")
     if settings.freeze not in (None, "all"):
         check_frozen_layers(config, int(settings.freeze))
 

@@ -68,11 +68,13 @@ def write_word_vectors(
     columns text, line, word, start, stop and vector (or layer_0, layer_1, …, if the layers are kept apart);
     only one part at a time is in memory, a row group of the file.
 
-    Raises UserError for another suffix, for NaN or infinity in a vector, and for a word so long that the
-    words would be most of an ``.npz``.
+    Raises UserError for another suffix, if there are no texts, for NaN or infinity in a vector, and for a
+    word so long that the words would be most of an ``.npz``.
     """
     path = Path(path)
     check_output(path, words=True)
+    if not texts:
+        raise UserError("there are no texts, so there are no vectors to write")
     lines, counts, cut = np.array([text.place.line for text in texts], np.int64), [], []
 
     def counted() -> Iterator[WordVectors]:

@@ -357,6 +357,8 @@ def test_a_spread_is_that_of_several_numbers():
 def test_more_restarts_can_be_added():
     finetune(**settings_for(restarts=1))
     added = finetune(**settings_for(restarts=3, resume=True))
+    with pytest.raises(UserError, match="has 3 restarts already; give --restarts 3 or more"):
+        finetune(**settings_for(restarts=2, resume=True))
     whole = finetune(**settings_for(restarts=3, name="whole"))
     assert [run["scores"] for run in added["runs"]] == [run["scores"] for run in whole["runs"]]
     assert weights() == weights("whole")
@@ -838,6 +840,7 @@ def test_shares_and_limits():
         ),
         ({"freeze": "none"}, "freeze must be a number of layers or all, got 'none'"),
         ({"freeze": "3"}, "cannot freeze 3 layers: the encoder has 2; give 0 to 2"),
+        ({"features": (-1, 2)}, "features names a layer twice: -1 2"),
         ({"features": (-1, 5)}, r"no layer 5; there are 0 \(the embeddings\) to 2, and −1 to −3"),
         ({"features": ("-1",)}, r"features must be a list of whole numbers, got \('-1',\)"),
         (

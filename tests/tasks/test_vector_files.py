@@ -75,6 +75,13 @@ def test_words_as_arrays(tmp_path, shape):
     assert held["spans"].tolist() == [[0, 3], [4, 5], [0, 1]]
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_without_texts_there_is_nothing_to_write(tmp_path, suffix):
+    with pytest.raises(UserError, match="there are no texts"):
+        write_word_vectors(tmp_path / f"words{suffix}", [], [])
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_endless_word_does_not_make_a_huge_file(tmp_path, monkeypatch):
     monkeypatch.setattr(vector_files, "ROOM", 30)
     _, (first, last) = parts((4,))
