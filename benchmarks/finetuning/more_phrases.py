@@ -1,4 +1,4 @@
-"""``python -m benchmarks.finetuning.more_phrases FILE``: makes new phrases of old ones, for a teacher to label.
+"""``python -m benchmarks.finetuning.more_phrases FILE``: makes phrases of others, for a teacher to label.
 
 A short phrase is often joined to another one. Then some words are hidden, and a masked language model draws
 others in their place. Jiao et al. (TinyBERT, 2020, section 3.2) make more training data in a similar way.
@@ -6,7 +6,7 @@ others in their place. Jiao et al. (TinyBERT, 2020, section 3.2) make more train
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -73,10 +73,10 @@ def more_phrases(
             noise = random.gumbel(
                 size=(len(hidden), len(words))
             )  # the largest sum is a draw from the softmax
-            drawn = iter(words[np.argmax(np.where(never, -np.inf, logits[:, : len(words)] + noise), axis=-1)])
-            mask = tokenizer.special_tokens["mask_token"]
-            for row in rows:
-                yield " ".join(next(drawn) if word == mask else word for word in drafts[row])
+            drawn = words[np.argmax(np.where(never, -np.inf, logits[:, : len(words)] + noise), axis=-1)]
+            ends = np.cumsum((batch["input_ids"] == tokenizer.mask_id).sum(axis=1))
+            for row, new in zip(rows, np.split(drawn, ends[:-1]), strict=True):
+                yield fill(drafts[row], new, tokenizer)
             bar.update(len(rows))
 
 
@@ -96,6 +96,13 @@ def hide(
     share = SHARES[random.integers(len(SHARES))]
     mask = tokenizer.special_tokens["mask_token"]
     return [mask if word in replaceable and random.random() < share else word for word in words]
+
+
+def fill(words: Sequence[str], new: Iterable[str], tokenizer: PretrainedTokenizer) -> str:
+    """The phrase with new words for [MASK]; without those beyond the positions, which were cut off."""
+    left, mask = iter(new), tokenizer.special_tokens["mask_token"]
+    filled = (next(left, "") if word == mask else word for word in words)
+    return " ".join(word for word in filled if word)
 
 
 if __name__ == "__main__":

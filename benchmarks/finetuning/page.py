@@ -10,6 +10,7 @@ from benchmarks.finetuning.comparison import (
     phenomena,
     plot,
     with_few_labels,
+    with_more_phrases,
 )
 from benchmarks.finetuning.figures import (
     MEASURED,
@@ -81,6 +82,7 @@ def page(records: Mapping[str, Record]) -> list[str]:
         *section("Hidden words, before and after", guesses(records)),
         *section("Distillation: SST-2", distillation(records)),
         *section("Distillation: SST-2 with few labels", with_few_labels(records)),
+        *section("Distillation: SST-2 with more phrases", with_more_phrases(records)),
         *section("The same runs in transformers", theirs_table(records)),
         "## Commands",
         commands(records),

@@ -3,14 +3,16 @@ import shlex
 import sys
 from string import Template
 
+import numpy as np
 import pytest
 
 from benchmarks.finetuning import __main__ as program
-from benchmarks.finetuning import comparison, figures, guesses, page
+from benchmarks.finetuning import comparison, figures, guesses, more_phrases, page
 from benchmarks.finetuning.runs import RUNS, Run, quick
 from benchmarks.finetuning.squad_articles import as_squad
 from minibert import BertForMaskedLM, BertTokenizer
 from minibert.cli import parse
+from minibert.data.randomness import generator
 from minibert.data.tasks import read_squad
 from minibert.files import read_json, write_json
 from minibert.settings import read_settings
@@ -172,6 +174,34 @@ def test_the_best_words_are_those_of_fill_mask():
     assert guesses.best_words("mini", [sentence]) == [[word for word, _ in expected]]
 
 
+def test_new_phrases_differ_in_words_that_were_hidden():
+    model, tokenizer = BertForMaskedLM.from_pretrained("mini"), BertTokenizer.from_pretrained("mini")
+    phrases = [
+        "the film is a charming and often moving comedy about old friends who meet again in paris".split()
+    ]
+    made = [
+        list(more_phrases.more_phrases(model, tokenizer, phrases, 40, generator("phrases", seed)))
+        for seed in (0, 0, 1)
+    ]
+    assert made[0] == made[1] != made[2]
+    same = [np.array(phrase.split()) == np.array(phrases[0]) for phrase in made[0]]  # it is too long to join
+    assert 0.6 < np.mean(same) < 0.95  # on average, a quarter are hidden, and a few are guessed
+    words = {word for phrase in made[0] for word in phrase.split()}
+    assert len(words) > 50 and words <= {word for word in tokenizer.tokens if word.isalpha()}
+
+
+def test_short_phrases_are_joined():
+    joined = [more_phrases.join([["good"], ["bad", "!"]], generator("phrases", seed)) for seed in range(200)]
+    endings = {"".join(phrase[1:]) for phrase in joined if phrase[0] == "good"}
+    assert endings >= {"", "bad!", ",bad!", "andbad!", ",butgood"}
+    assert 120 < sum(phrase not in (["good"], ["bad", "!"]) for phrase in joined) < 160  # 0.7 of them
+
+
+def test_a_hidden_word_beyond_the_positions_is_left_out():
+    tokenizer = BertTokenizer.from_pretrained("mini")
+    assert more_phrases.fill(["a", "[MASK]", "b", "[MASK]"], ["new"], tokenizer) == "a new b"
+
+
 def test_students_beside_their_teacher(tmp_path):
     students = {"sst2-second-mini": [0.7], "sst2-mini": [0.8, 0.82], "sst2-mini-taught": [0.84, 0.86]}
     for name, dev in {"sst2": [0.9], **students}.items():
@@ -203,6 +233,15 @@ def test_students_of_a_teacher_that_has_few_labels(tmp_path):
     assert row_of(text, "teacher")[1:] == ["86.0", "–", "–", "85.0", "–"]
     assert row_of(text, "mini")[3:] == ["4.0", "79.0", "83.0"]
     assert "| tiny" not in text
+
+
+def test_students_with_more_phrases(tmp_path):
+    scores = {"sst2-rounded": [0.9], "sst2-tiny-passes": [0.7, 0.72], "sst2-tiny-more": [0.74, 0.78]}
+    for name, dev in scores.items():
+        make_run(tmp_path, name, dev=dev, test=dev[0], metric="accuracy")
+    text = page.write_page(tmp_path, tmp_path / "results").read_text().split("with more phrases")[1]
+    assert row_of(text, "teacher")[1:] == ["90.0", "–", "–", "90.0", "–"]
+    assert row_of(text, "tiny")[3:] == ["5.0", "70.0", "74.0"]
 
 
 def test_searches_before_and_after_re_ranking(tmp_path):
