@@ -165,6 +165,11 @@ def embed_(draw):
     return *tables, *norm, ids, type_ids, draw.epsilon(), *draw.dropout()
 
 
+def embedding(draw):
+    rows = draw.size(1)
+    return draw.floats(rows, draw.features(), x=True), draw.integers(rows, *draw.shape())
+
+
 def packed_attention(draw):
     batch, length, heads, size = draw.size(), draw.size(), draw.size(1), draw.one_of(4, 1, 2, 3)
     qkv = draw.floats(batch, length, 3 * heads * size, x=True)
@@ -239,6 +244,7 @@ STRATEGIES = {
     "linear_activation": linear_activation,
     "layer_norm": layer_norm,
     "dropout_residual_norm": dropout_residual_norm,
+    "embedding": embedding,
     "embed": embed_,
     "packed_attention": packed_attention,
     "unpadded_attention": unpadded_attention,

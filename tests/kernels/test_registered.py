@@ -89,6 +89,12 @@ def _masked_lm_loss(rng):
     )
 
 
+def _embedding(rng, rows=None):
+    batch, length, size, few = _sizes(rng)
+    rows = rows or few
+    return rng.standard_normal((rows, size)), rng.integers(-rows, rows, (batch, length))
+
+
 CASES = {
     "linear": [_linear],
     "linear_activation": [
@@ -101,6 +107,7 @@ CASES = {
         lambda rng: _dropout_residual_norm(rng, 0.1),
         lambda rng: _dropout_residual_norm(rng, 0.0),
     ],
+    "embedding": [_embedding, lambda rng: _embedding(rng, rows=9000)],  # in one part, and in three
     "embed": [
         lambda rng: _embed(rng, 0.1),
         lambda rng: _embed(rng, 0.0),
@@ -247,7 +254,8 @@ def test_a_kernel_passes_on_what_is_not_a_number(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["dropout_residual_norm", "layer_norm", "embed", "packed_attention", "unpadded_attention"]
+    "name",
+    ["dropout_residual_norm", "layer_norm", "embedding", "embed", "packed_attention", "unpadded_attention"],
 )
 def test_same_bits_whatever_the_threads(name, restore_threads):
     arguments = _cast(CASES[name][0](np.random.default_rng(5)), np.float32)

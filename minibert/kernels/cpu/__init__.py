@@ -35,6 +35,7 @@ def register_all() -> None:
         ("linear_activation", gelu, arguments.linear_activation),
         ("layer_norm", norm, arguments.layer_norm),
         ("dropout_residual_norm", norm, arguments.dropout_residual_norm),
+        ("embedding", embed, arguments.embedding),
         ("embed", embed, arguments.embed),
         ("packed_attention", attention, arguments.packed_attention),
         ("unpadded_attention", attention, arguments.unpadded_attention),

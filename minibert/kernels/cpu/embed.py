@@ -1,5 +1,6 @@
-"""The three look-ups, their sum, LayerNorm and dropout in one pass over the tokens."""
+"""Look-ups in a table; and those of BERT, their sum, LayerNorm and dropout in one pass over the tokens."""
 
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -113,20 +114,39 @@ def embed_backward(
 
     run_blocks(block, len(rows), ROWS)
 
-    def sum_rows(ids: np.ndarray, table: np.ndarray, s: slice) -> None:
-        table[s] = 0
-        _add_rows(dtotal, ids, table[s], s.start)
-
     def sum_positions() -> None:
         length = dout.shape[1]
         dposition[length:] = 0
         np.sum(dtotal.reshape(dout.shape), axis=0, out=dposition[:length])
 
-    # What belongs to a row of a table is added in the order of the batch: the sums are the same every time.
-    tables = (dword, ids % len(dword)), (dtoken_type, type_ids % len(dtoken_type))  # -1 is the last row
-    parts = (
-        partial(sum_rows, those, table, s) for table, those in tables for s in blocks(len(table), TABLE_ROWS)
-    )
-    run_all([*parts, sum_positions])
+    run_all([*_sums(dtotal, ids, dword), *_sums(dtotal, type_ids, dtoken_type), sum_positions])
     dweight, dbias = sums.sum(axis=0)
     return dword, dposition, dtoken_type, dweight, dbias
+
+
+def embedding(weight: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, tuple]:
+    """See ``ops.embedding``."""
+    return weight[ids], (ids, weight.shape)
+
+
+def embedding_backward(dout: np.ndarray, cache: tuple) -> np.ndarray:
+    """See ``ops.embedding_backward``. (NumPy's own loop, ``np.add.at``, takes several times as long.)"""
+    ids, shape = cache
+    dweight = empty(shape)
+    rows = np.ascontiguousarray(dout, dtype=np.float32).reshape(ids.size, shape[1])
+    run_all([*_sums(rows, np.ascontiguousarray(ids, dtype=np.int64).reshape(-1), dweight)])
+    return dweight
+
+
+def _sums(rows: np.ndarray, ids: np.ndarray, table: np.ndarray) -> Iterator[Callable[[], None]]:
+    """Tasks that fill a table: row v becomes Σ rows[r] over all r with ids[r] = v.
+
+    They are added in the order of the batch, so the sums are the same every time.
+    """
+    ids = ids % len(table)  # -1 is the last row
+
+    def fill(s: slice) -> None:
+        table[s] = 0
+        _add_rows(rows, ids, table[s], s.start)
+
+    return (partial(fill, s) for s in blocks(len(table), TABLE_ROWS))
