@@ -164,10 +164,13 @@ def _choose(options: Sequence[Columns], labelled: bool, rows: Sequence[tuple[Pla
     if not options:
         raise UserError(f"{place.path}: say which column holds the label")
     wanted = " or ".join(dict.fromkeys(f"({option.describe()})" for option in options))
-    found = ", ".join(str(name) for name in first if isinstance(name, str))
+    names = [name for name in first if isinstance(name, str)]
+    advice = "rename them or, without a recipe, say which to use (--help tells the flags)"
+    separators = [sign for sign in "\t;,|" if sign in names[0]] if len(names) == 1 else []
+    if separators:
+        advice = f"if {separators[0]!r} separates columns, write tabs (.tsv) or commas (.csv) instead"
     raise UserError(
-        f"{place}: expected the columns {wanted}, found ({_shortened(found)}); "
-        "rename them or, without a recipe, say which to use (--help tells the flags)"
+        f"{place}: expected the columns {wanted}, found ({_shortened(', '.join(names))}); {advice}"
     )
 
 

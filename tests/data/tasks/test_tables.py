@@ -248,6 +248,8 @@ def test_the_first_object_may_be_a_bad_row_like_any_other(write):
             b"text\ttext\tlabel\na\tb\tx\n",
             "line 1: 2 columns are called 'text'; rename them or, without a recipe, give their numbers",
         ),
+        ("a.csv", b"text;label\na;x\n", r"found \(text;label\); if ';' separates columns, write tabs"),
+        ("a.tsv", b"text,label\na,x\n", r"found \(text,label\); if ',' separates columns, write tabs"),
         ("a.csv", b"label,text,label\nx,b,x\n", "line 1: 2 columns are called 'label'; rename them or"),
         ("a.tsv", b"text\tlabel\n\xff\t1\n", "line 2 is not UTF-8"),
         ("a.tsv.gz", b"text", "damaged gzip"),
