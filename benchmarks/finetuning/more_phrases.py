@@ -15,8 +15,8 @@ from tqdm import tqdm
 from minibert.bert import BertForMaskedLM
 from minibert.data.randomness import generator
 from minibert.data.tasks import ordered_batches, read_table, single_features
-from minibert.errors import UserError
-from minibert.files import write_text
+from minibert.errors import UserError, check_count
+from minibert.files import check_writable, write_text
 from minibert.nn import Context
 from minibert.tasks.masked_words import masked_word_head
 from minibert.text import PretrainedTokenizer, open_tokenizer
@@ -38,6 +38,8 @@ def main() -> int:
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="text, a phrase per line")
     options = parser.parse_args()
     try:
+        check_count("count", options.count)
+        check_writable(options.output)
         model, tokenizer = open_model(BertForMaskedLM, options.model), open_tokenizer(options.model)
         phrases = [example.text.split()[:MOST_WORDS] for example in read_table(options.file, labelled=False)]
         made = list(more_phrases(model, tokenizer, phrases, options.count, generator("more phrases")))
@@ -70,9 +72,7 @@ def more_phrases(
             hidden = np.flatnonzero(batch["input_ids"] == tokenizer.mask_id)
             encoded, _ = model.bert.forward(**batch, context=Context(backward=False))
             logits, _ = masked_word_head(model).forward(encoded.last_hidden_state, hidden)  # (N, V)
-            noise = random.gumbel(
-                size=(len(hidden), len(words))
-            )  # the largest sum is a draw from the softmax
+            noise = random.gumbel(size=(len(hidden), len(words)))  # the largest sum draws from the softmax
             drawn = words[np.argmax(np.where(never, -np.inf, logits[:, : len(words)] + noise), axis=-1)]
             ends = np.cumsum((batch["input_ids"] == tokenizer.mask_id).sum(axis=1))
             for row, new in zip(rows, np.split(drawn, ends[:-1]), strict=True):
