@@ -97,14 +97,16 @@ class PretrainedModel(Module):
         return, and ValueError for one of the wrong shape, or if there is neither a loss nor a derivative.
         """
         allow_tf32(self.precision.name == "tf32")
-        kinds = cache.pop(self)
+        kinds = cache.parts(self)[-1]  # it stays in the cache until the derivatives are known to be right
         if dloss is None and not derivatives:
             if not kinds.has("loss"):
                 raise ValueError(
                     "backward without a loss: give labels to forward, or a derivative to backward"
                 )
             dloss = 1.0
-        return self._backward(cache, kinds.check({"dloss": dloss, **derivatives}, self.device))
+        checked = kinds.check({"dloss": dloss, **derivatives}, self.device)
+        cache.pop(self)
+        return self._backward(cache, checked)
 
     def _backward(self, cache: Cache, derivatives: Derivatives) -> Array | None:
         raise NotImplementedError

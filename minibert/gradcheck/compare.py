@@ -138,6 +138,8 @@ def _compare(case: Case, name: str, gradient: np.ndarray, numeric: np.ndarray, m
         note = "nothing to compare: the derivative is zero"
     elif not np.isfinite(gradient).all():
         note = "some of its numbers are NaN or infinite"
+    elif not np.isfinite(numeric).all():
+        note = "the numeric derivative is NaN or infinite: so is the output near these values"
     elif error > method.relative_bound:
         note = describe_difference("it", gradient, numeric, method.relative_bound)
     return Row(case.what, name, error, method.relative_bound, note)

@@ -70,10 +70,14 @@ class Dropout(Module):
     """In training, each element becomes 0 with this probability; the others are scaled up to compensate.
 
     Fused operations do this themselves: they take ``probability`` from here and the next key of the context.
+
+    Raises ValueError for a probability outside [0, 1).
     """
 
     def __init__(self, probability: float):
         super().__init__()
+        if not 0 <= probability < 1:
+            raise ValueError(f"probability must be at least 0 and below 1, got {probability}")
         self.probability = probability
 
     def forward(self, x: Array, context: Context | None = None) -> tuple[Array, Cache]:

@@ -55,8 +55,8 @@ def _fitting(name: str, derivative: Any, kind: Any, device: Device) -> Any:
         pairs = enumerate(zip(derivative, kind, strict=True))
         return [None if d is None else _fitting(f"{name}[{i}]", d, k, device) for i, (d, k) in pairs]
     shape, dtype = kind
-    if shape == ():
-        return plain_number(derivative)
+    if shape == () and not hasattr(derivative, "__setitem__"):
+        return float(derivative)  # a NumPy scalar would widen the dtype
     if not isinstance(derivative, device.xp.ndarray):
         derivative = device.asarray(derivative)
     derivative = derivative.astype(dtype, copy=False)

@@ -250,7 +250,7 @@ class ParameterBuffers:
         self.round_operand()
 
     def _bind(self, piece: Piece, start: int, device: Device) -> None:
-        """Make the piece a view of the buffers, keeping the values that it already has."""
+        """Make the piece a view of the buffers, keeping the values and the gradient that it already has."""
         offset = start
         for parameter in members(piece):
             flat = slice(offset, offset + parameter.size)
@@ -259,7 +259,10 @@ class ParameterBuffers:
             )
             if parameter.has_memory:
                 value[...] = device.asarray(to_numpy(parameter.value))  # it may come from another device
+            kept = None if parameter.fresh else to_numpy(parameter.grad)
             parameter.bind(value, operand if self.has_copy else value, grad)
+            if kept is not None:
+                parameter.grad = device.asarray(kept)
             offset = flat.stop
         if isinstance(piece, Packed):
             value, operand = (

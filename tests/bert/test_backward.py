@@ -9,11 +9,14 @@ import pytest
 from minibert import ops
 from minibert.arrays import to_numpy
 from minibert.bert import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
+from minibert.bert.outputs import PreTrainingOutput
+from minibert.devices import resolve_device
 from minibert.dropout_bits import dropout_stream
 from minibert.errors import UserError
 from minibert.gradcheck import Case, Draws, check
 from minibert.heads import BertForSequenceClassification, SentenceEncoder, SentencePairs
 from minibert.nn import Context, Observer
+from minibert.nn.outputs import OutputKinds
 from minibert.ops.stable_softmax import log_softmax, log_softmax_backward
 from minibert.variants import FAMILIES
 
@@ -41,6 +44,34 @@ def test_derivatives_that_do_not_fit_are_refused(build, batch):
         backward(dattentions=[None, None])
     with pytest.raises(TypeError, match="got logits, but"):
         backward(logits=np.ones((4, 2)))
+
+
+def test_a_backward_that_was_refused_can_be_repeated(build, batch):
+    model = build(BertForSequenceClassification)
+    output, cache = model.forward(**batch.encoder)
+    with pytest.raises(ValueError, match="without a loss"):
+        model.backward(cache)
+    with pytest.raises(ValueError, match="dlogits has shape"):
+        model.backward(cache, dlogits=np.ones((4, 3)))
+    model.backward(cache, dlogits=np.ones_like(to_numpy(output.logits)))
+    assert to_numpy(model.buffers.grad).any()
+
+
+def test_the_derivative_of_a_loss_is_a_number(build, batch):
+    model = build(BertForSequenceClassification)
+
+    def backward(dloss):
+        model.backward(model.forward(**batch.encoder, labels=[0, 1, 1, 0])[1], dloss=dloss)
+
+    with pytest.raises(ValueError, match=r"dloss has shape \(4,\); expected that of the output, \(\)"):
+        backward(np.ones(4))
+    backward(np.array(2.0))
+    expected = to_numpy(model.buffers.grad).copy()
+    model.zero_grad()
+    backward(2.0)
+    np.testing.assert_array_equal(to_numpy(model.buffers.grad), expected)
+    kinds = OutputKinds(PreTrainingOutput(loss=np.zeros((), "float32")))
+    assert kinds.check({"dloss": np.array(2.0)}, resolve_device("cpu"))["loss"].dtype == "float32"
 
 
 def test_the_loss_is_one_derivative_among_others(build, batch):

@@ -197,6 +197,15 @@ def test_a_backward_may_overwrite_its_dout(device):
 
 
 @METHODS
+def test_a_numeric_derivative_that_is_no_number_is_told(device, method):
+    def broken(x):
+        return x * float("nan"), None
+
+    row = verdicts(broken, lambda dout, cache: dout, {"x": device.asarray([1.0, 2.0])}, method)["x"]
+    assert not row.ok and "the numeric derivative is NaN or infinite" in row.note
+
+
+@METHODS
 def test_a_zero_derivative_must_be_declared_and_be_zero(device, method):
     def ignoring(x, w):
         return x * 2.0, (x, w)

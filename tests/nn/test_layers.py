@@ -110,3 +110,19 @@ def test_a_layer_made_alone_computes():
     assert y.dtype == "float32" and y.std() > 0
     np.testing.assert_allclose(layer.backward(y, cache), y @ layer.weight.value, rtol=1e-6)
     assert layer.weight.grad.any() and layer.bias.grad.any()
+
+
+def test_looking_at_a_layer_keeps_its_gradient():
+    layer = Linear(3, 4)
+    y, cache = layer.forward(np.ones((2, 3), "float32"))
+    layer.backward(y, cache)
+    before = layer.weight.grad.copy()
+    assert layer.dtype == "float32"  # for which all of its parameters get memory together
+    np.testing.assert_array_equal(layer.weight.grad, before)
+    assert before.any()
+
+
+@pytest.mark.parametrize("probability", [-0.5, 1.0, 50, float("nan")])
+def test_a_probability_of_dropout_is_below_1(probability):
+    with pytest.raises(ValueError, match="probability must be at least 0 and below 1, got"):
+        Dropout(probability)
