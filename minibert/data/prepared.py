@@ -182,8 +182,8 @@ def _too_few_documents(name: str, documents: int) -> str:
         return f"{name}: no text in this corpus; give files with sentences in them"
     found = "a corpus of one document" if documents == 1 else "all documents have the same text"
     return (
-        f"{name}: {found}, but one is needed to train on and another to hold out (and next-sentence "
-        "prediction needs two of each); give several files, or one sentence a line with blank lines "
+        f"{name}: {found}, but one is needed to train on and another to hold out (for next-sentence "
+        "prediction, two of each); give several files, or one sentence per line with blank lines "
         "between documents (and --layout sentences, if that is what it has)"
     )
 

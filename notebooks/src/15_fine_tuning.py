@@ -569,7 +569,7 @@ r"""
 
 In the quickest kind of fine-tuning, the encoder is *frozen*. Its output for a text is then always the same and is computed
 **once**; only the head learns. We keep several vectors of each text: that of [CLS], the pooled one, the mean over all tokens, and the means
-of the last four layers side by side (the recipe that BERT's authors found best without fine-tuning). The encoder is `mini`, which comes with the package.
+of the last four layers side by side (at each token, BERT's authors found these four the best features without fine-tuning). The encoder is `mini`, which comes with the package.
 """
 
 # %%
@@ -670,7 +670,7 @@ assert curve[-1][2] > floors["always the same"] + 0.1
 
 # %% tags=["figure"]
 # Caption: A head on a frozen encoder, on the texts that it learns from (dashed) and on others.
-#   Counting words does better.
+#   Counting words does as well.
 at, on_training, on_dev = np.array(curve).T
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 axes.plot(at, on_training, "--", color=plots.GREY, label="head, on its 400 training texts")
@@ -684,8 +684,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-The head learns, but it is no triumph: look where the bag of words is. Which library a text is from is a matter of its *words*,
-and `mini` has read an encyclopaedia and old novels. (300 texts leave an uncertainty of about ±3 points.) **Without the baseline you
+The head learns, but it is no triumph: a bag of words does as well. Which library a text is from is a matter of its *words*,
+and `mini` has read an encyclopaedia and old novels. (300 texts leave an uncertainty of about ±3 points: too much to rank the two.) **Without the baseline you
 would have reported a success.** An encoder pays off where context matters, and more so when it learns, too
 ([section 9](#9.-What-pre-training-gains)).
 
@@ -847,7 +847,7 @@ torn in two. So:
 
 Now the whole model learns, on each of the four tasks. It starts once from `mini` and once from **random weights**, with the
 same sizes, words, examples and steps. One run proves little, so each has three seeds, that is, a new head and another order of the
-examples; `minibert finetune --restarts 3` does this. The scores are from a log; `RERUN` writes it anew.
+examples; `minibert finetune --restarts 3` does this. Tags and answers are scored by F1 (section 11). The scores are from a log; `RERUN` writes it anew.
 
 First comes the loop that placed the head in section 7, then the library's own `finetune`:
 """
@@ -1142,7 +1142,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-- **A better encoder raises every score**: on WNUT-17 and on STS-B by fifteen points, on MRPC by five. On SST-2, only four of the
+- **A better encoder raises every score that can be compared**: on WNUT-17 and on STS-B by fifteen points, on MRPC by five. On SST-2, only four of the
   ten points are due to the encoder: MiniLM learned from all examples, and `mini` from 8,000 of them. From all of them, `mini` gets
   85.9. The heads and the loop are the same. Learning rate, dropout, restarts and, on WNUT-17, the epochs were chosen for each
   encoder; the report has the commands.
