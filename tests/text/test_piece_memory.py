@@ -175,7 +175,7 @@ def test_threads_share_a_memory(tokenizer, monkeypatch):
 def test_without_numba_python_computes(tokenizer, monkeypatch):
     texts = random_texts(300)
     tokenizer.__dict__.pop("_memory", None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("minibert.text.tokenizer.has_numba", lambda: False)
     assert tokenizer.token_ids_batch(texts) == plain(tokenizer, texts, monkeypatch)
     assert tokenizer._memory is None
     del tokenizer._memory
