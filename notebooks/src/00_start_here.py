@@ -56,7 +56,7 @@ for word, probability in guesses:
 r"""
 Where did it look? Every layer has heads, which let the gap look at the other words, and we can read off how much each head looks at
 each word. And BERT can be *taught*. This one does not know the capital of France. The next cell shows it the answer a few times, and
-uses the gradient of every one of its 5.4 million numbers. In this project, all of these derivatives are written by hand, so they had
+computes how the loss changes with every one of its 5.4 million numbers, the *gradient*. In this project, all of these derivatives are written by hand, so they had
 better be right. If they are, they predict how much the loss, a number that says how bad the guess is
 ([section 4](#4.-It-reads-both-sides)), falls for a small step. Do they?
 """
@@ -398,7 +398,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-There are two brighter blocks: months with months, and verbs with verbs. Nobody labelled them. This is why BERT is worth having: the
+Two blocks are brighter on average: months with months, and verbs with verbs. Nobody labelled them. This is why BERT is worth having: the
 vectors are useful for other tasks than guessing words.
 
 ## 4. It reads both sides
@@ -420,7 +420,7 @@ assert np.abs(first - second).max() > 1e-3
 # %% [markdown]
 r"""
 How much is each side worth? Take a dozen sentences, hide every word once, and let the model see both sides, one
-side, or only the gap. We look at the **loss**, the average of $-\log p$ of the true word. A model that is sure and right
+side, or only the gap. We look at the **loss**, the average of $-\log p$ of the true word, in *nats* (the logarithm is the natural one). A model that is sure and right
 has a loss of 0. A model that knows nothing and spreads the probability evenly has $\ln V$.
 """
 

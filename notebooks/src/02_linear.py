@@ -680,7 +680,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-A small BERT is a big dictionary with a little network after it; in a large one, nine of ten parameters are in linear layers. (The
+The tiny BERT is a big dictionary with a little network after it; in a large one, nine of ten parameters are in linear layers. (The
 third part is the thin strip on the right.)
 
 ## Recap

@@ -72,7 +72,7 @@ r"""
 What should a token be? There are two obvious answers, and one between them. There are few **characters**, but a text becomes long,
 and the model has to learn spelling first. With **words**, the text is short, but there is no end of words: whatever is not in the list
 is *unknown*, and its meaning is lost. With **pieces** of words (*subwords*), frequent words stay whole, rare words are split, and
-nothing is unknown.
+only a word with a new character is unknown.
 """
 
 # %%
@@ -509,7 +509,7 @@ print(f"never used: {len(never)} tokens, such as", *never[3:11])
 assert RERUN or ("##ribut" in never and {"distribution", "attribute"} <= set(vocabulary))
 
 # %% tags=["figure"]
-# Caption: Tokens that were learned late are rare, and some are never used again.
+# Caption: Tokens that were learned late are rare. Those that are never used were steps towards longer tokens.
 ids = np.flatnonzero(learned)
 some = uses[ids] > 0
 figure, axes = plt.subplots(figsize=(7.0, 3.4))

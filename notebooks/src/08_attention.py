@@ -322,7 +322,7 @@ r"""
 On the left is $e^{\text{entropy}}$ of the weights, the effective number of keys that a query looks at. Without the division, a query
 of 1,024 features chooses a single key before anything has been learned. The right panel shows what that means for the gradient. The
 softmax's derivative, $p_{ij}(\delta_{jl} - p_{il})$, is nearly 0 wherever $p$ is nearly 0 or 1. So for large $D$ a wrong choice is hard to
-unlearn: almost no gradient comes back. (For $D = 64$, about half of it does.) [Section 8](#8.-A-head-learns) shows it at work.
+unlearn: almost no gradient comes back. (For $D = 64$, about half as much as with the division.) [Section 8](#8.-A-head-learns) shows it at work.
 
 BERT-base starts with smaller numbers than this argument assumes: its weights are drawn with a standard deviation of 0.02, so
 queries and keys made from 768 normalised features have a standard deviation below 1.

@@ -170,7 +170,7 @@ plt.show()
 # %% [markdown]
 r"""
 There are two things to see. The ratio $m / \sqrt v$ is small where the gradient is mostly noise, and close to ±1 where it points the same way
-all the time. So the step is about $\eta$ at most, and shrinks by itself where the evidence is thin. And $\sqrt v$ is
+all the time. So, once $v$ has settled, the step is about $\eta$ at most, and shrinks by itself where the evidence is thin. And $\sqrt v$ is
 far **too small at first**: after 400 steps it has not reached the dotted line. That is the bias of section 3.
 
 Since $m$ and $\sqrt v$ both scale with the gradient, **the size of the loss does not matter** (apart from ε): a gradient
@@ -761,7 +761,7 @@ print(f"BERT-base: {size:,} parameters × 4 bytes × 4 = {size * 16 / 2**30:.2f}
 r"""
 ## Recap
 
-- Adam divides a running mean of the gradient by the root of a running mean of its square: steps of about $\eta$ at most,
+- Adam divides a running mean of the gradient by the root of a running mean of its square: steps of about $\eta$ at most once $v$ has settled,
   whatever the scale of the loss.
 - Leaving out the bias correction multiplies the step by $f(t)$, up to 6.6 at $t = 12$. A long warm-up hides it;
   a short run does not.

@@ -84,7 +84,7 @@ r"""
 
 A model that knows nothing gives each word $1/V$: the masked words cost $\ln V$, the pair of sentences $\ln 2$. A fresh BERT
 comes close, but is a little **above**. We can compute how much. The logit of word $v$ is $z_v = h \cdot w_v$.
-The head's LayerNorm has just given $h$ the length $\sqrt H$; the row $w_v$ of the table is random with deviation $\sigma$. So
+The head's LayerNorm has just given $h$ the length $\sqrt H$; the row $w_v$ of the table is random with deviation $\sigma$ (0.88 times the number in the first column below, since numbers beyond two deviations are drawn again). So
 $z_v$ is a sum of $H$ random terms, normal with variance $s^2 = H \sigma^2$. For the right word $t$, which is a word like
 any other, the expected logit is 0, and
 
@@ -555,7 +555,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-Adam moves each number by at most about the learning rate in each step, whatever its gradient ([13](13_optimiser.ipynb)). A bias has to
+Once $v$ has settled, Adam moves each number by at most about the learning rate in each step, whatever its gradient ([13](13_optimiser.ipynb)). A bias has to
 move by several units, which takes thousands of steps. But each entry of $W \bar h$ is a sum of `H` = 128 products that move
 together. So here it is the tied table that learns the frequencies first. The gap between green and blue is what the input
 adds.
