@@ -357,6 +357,7 @@ RUNS = {run.name: run for run in ALL}
 # With --quick: what is added to commands so that they take seconds. Of a flag given twice the last counts.
 QUICK = {
     "python -m benchmarks.finetuning.squad_articles": "--paragraphs 2",
+    "python -m benchmarks.finetuning.more_phrases": "--count 20",
     "minibert finetune": "--limit 16 --dev-limit 8 --epochs 1",
     "minibert distill": f"--limit 16 --dev-limit 8 --epochs 1 --unlabelled {DATA_SETS['sst2'].test}",
     "minibert evaluate": "--limit 8",
