@@ -299,6 +299,7 @@ def test_blas_gets_its_threads_back_after_ctrl_c(restore_threads, monkeypatch, a
     assert inside == [1] and library.get_num_threads() == 2
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")
 def test_all_cores_compute_beside_a_blas_that_is_not_known(monkeypatch):
     monkeypatch.setattr(threads, "_threads", None)
     monkeypatch.setattr(threads, "_blas_libraries", list)
