@@ -1,6 +1,5 @@
 """The file of all that was measured, such as ``cpu.json``, and the report made of it, ``….md``."""
 
-import os
 import platform
 import re
 import shlex
@@ -14,6 +13,7 @@ from typing import Any
 from benchmarks.measure import Spread
 from minibert.devices import describe_processor, resolve_device
 from minibert.files import folder_locked, read_json, write_json, write_text
+from minibert.threads import usable_cores
 
 PACKAGES = "numpy scipy numba torch transformers accelerate tokenizers sentence-transformers".split()
 PACKAGES += "onnxruntime onednn-cpu-gomp mkl cupy-cuda12x cupy-cuda13x".split()
@@ -83,11 +83,6 @@ def folder_name(device: str = "cpu") -> str:
     """The processor of a device, as the name of a folder. Raises UserError if there is no such device."""
     told = describe_processor(resolve_device(device)).lower()
     return re.sub("[^a-z0-9]+", "-", told.replace("(r)", "").replace("(tm)", "")).strip("-")
-
-
-def usable_cores() -> int:
-    """The cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def versions() -> dict[str, str]:

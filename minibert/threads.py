@@ -66,15 +66,18 @@ def set_threads(count: int) -> None:
 
 
 def get_threads() -> int:
-    """How many threads the CPU computes with: the number that was set, else the one that BLAS chose."""
+    """How many threads the CPU computes with: the number that was set, else the one that BLAS chose.
+
+    They are as many as there are cores beside a BLAS that threadpoolctl does not know, as Apple's Accelerate.
+    """
     global _threads
     if _threads is None:
-        _threads = max((library.num_threads for library in _blas_libraries()), default=_cores())
+        _threads = max((library.num_threads for library in _blas_libraries()), default=usable_cores())
     return _threads
 
 
-def _cores() -> int:
-    """How many cores this process may use. (threadpoolctl knows nothing of Apple's Accelerate, for one.)"""
+def usable_cores() -> int:
+    """The cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,6 +1,6 @@
 """Pretrained models side by side: what pre-training is worth, and what a teacher is."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -149,8 +149,7 @@ def with_few_labels(records: Mapping[str, Record]) -> str:
         same 8,000 alone, and then from all 67,349: the teacher gives the others their labels
         (`--unlabelled`). Both times it takes three passes, so taught it takes eight times as many steps.
         With 25 passes over the 8,000, a student takes as many by itself.""")
-    header = ["model", "dev", "dev, taught", "gain", "test", "test, taught"]
-    return f"{told}\n\n{table(header, rows)}" if rows else ""
+    return _with_scores(told, rows)
 
 
 def with_more_phrases(records: Mapping[str, Record]) -> str:
@@ -162,6 +161,11 @@ def with_more_phrases(records: Mapping[str, Record]) -> str:
         what `mini` guesses (`python -m benchmarks.finetuning.more_phrases`). The teacher labels them
         (`--unlabelled`), and the student learns from them and from the labelled ones in three passes. By
         itself it takes twelve passes over the labelled ones, somewhat more steps.""")
+    return _with_scores(told, rows)
+
+
+def _with_scores(told: str, rows: Sequence[Sequence[str]]) -> str:
+    """What is told, and the table of ``_students``."""
     header = ["model", "dev", "dev, taught", "gain", "test", "test, taught"]
     return f"{told}\n\n{table(header, rows)}" if rows else ""
 

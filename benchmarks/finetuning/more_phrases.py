@@ -69,12 +69,13 @@ def more_phrases(
     model.eval()
     with tqdm(total=count, unit=" phrases", disable=None) as bar:
         for rows, batch in ordered_batches(features, None, tokenizer.pad_id):
-            hidden = np.flatnonzero(batch["input_ids"] == tokenizer.mask_id)
+            masks = batch["input_ids"] == tokenizer.mask_id  # (B, S)
+            hidden = np.flatnonzero(masks)  # (N,)
             encoded, _ = model.bert.forward(**batch, context=Context(backward=False))
             logits, _ = masked_word_head(model).forward(encoded.last_hidden_state, hidden)  # (N, V)
             noise = random.gumbel(size=(len(hidden), len(words)))  # the largest sum draws from the softmax
             drawn = words[np.argmax(np.where(never, -np.inf, logits[:, : len(words)] + noise), axis=-1)]
-            ends = np.cumsum((batch["input_ids"] == tokenizer.mask_id).sum(axis=1))
+            ends = np.cumsum(masks.sum(axis=1))
             for row, new in zip(rows, np.split(drawn, ends[:-1]), strict=True):
                 yield fill(drafts[row], new, tokenizer)
             bar.update(len(rows))

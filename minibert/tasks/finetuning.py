@@ -295,9 +295,8 @@ def _check_model(settings: FinetuneSettings, task: Task) -> None:
     task.check_model(config)
     if settings.features:
         config.check_layers(settings.features)
-        if len({layer % (config.num_hidden_layers + 1) for layer in settings.features}) < len(
-            settings.features
-        ):
+        numbers = {layer % (config.num_hidden_layers + 1) for layer in settings.features}
+        if len(numbers) < len(settings.features):
             raise UserError(f"features names a layer twice: {' '.join(map(str, settings.features))}")
     if settings.freeze not in (None, "all"):
         check_frozen_layers(config, int(settings.freeze))

@@ -11,6 +11,7 @@ from minibert.data.tasks.faults import Problem
 from minibert.errors import UserError
 from minibert.files import write_text
 from minibert.tasks.registry import open_task
+from minibert.tasks.shared import NO_NUMBERS
 from minibert.tasks.task import Task
 from minibert.text.tokenizer import refuse_single_text
 
@@ -91,7 +92,4 @@ def _as_json(value: dict[str, Any]) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except ValueError:
-        raise UserError(
-            "the model's scores are NaN or infinite: its weights are unusable, as after a training run that "
-            "diverged; train it again with a lower learning rate"
-        ) from None
+        raise UserError(NO_NUMBERS) from None

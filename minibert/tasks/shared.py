@@ -15,6 +15,10 @@ from minibert.text.tokenizer import refuse_single_text
 from minibert.threads import get_threads, run_all
 
 PREDICTED = ("logits", "start_logits", "end_logits", "features", "embeddings")  # what others get to see
+NO_NUMBERS = (
+    "the model's scores are NaN or infinite: its weights are unusable, as after a training run that "
+    "diverged; train it again with a lower learning rate"
+)
 FEW_THREADS = 8  # of more, all compute the same batch: every batch at work needs memory of its own
 
 

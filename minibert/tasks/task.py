@@ -34,7 +34,7 @@ from minibert.heads.task_models import TaskModel
 from minibert.nn import Context, Module
 from minibert.ranks import Ranks
 from minibert.settings import Settings, setting
-from minibert.tasks.shared import PREDICTED, share_out
+from minibert.tasks.shared import NO_NUMBERS, PREDICTED, share_out
 from minibert.text import PretrainedTokenizer
 from minibert.variants import architectures, family, open_config, open_model
 
@@ -350,10 +350,7 @@ def _check_finite(output: TaskOutput) -> None:
     for name in PREDICTED:
         found = getattr(output, name, None)
         if found is not None and not bool(get_array_module(found).isfinite(found).all()):
-            raise UserError(
-                "the model's scores are NaN or infinite: its weights are unusable, as after a training run "
-                "that diverged; train it again with a lower learning rate"
-            )
+            raise UserError(NO_NUMBERS)
 
 
 # -- Tasks whose examples are rows of tables ---------------------------------------------------------
