@@ -479,7 +479,10 @@ heights = [values.mean() for values in loss.values()]
 axes.barh(list(loss), heights, color=[plots.GREY, plots.ORANGE, plots.ORANGE, plots.BLUE])
 axes.axvline(np.log(tokenizer.vocab_size), color="black", linestyle="--", linewidth=1)
 axes.text(np.log(tokenizer.vocab_size), -0.75, "ln V", ha="center", fontsize=9.5)
-axes.set(title="what the model may see, and how well it guesses", xlabel="loss (shorter is better)")
+axes.set(
+    title="what the model may see, and how well it guesses",
+    xlabel="loss in nats (shorter is better)",
+)
 axes.grid(False, axis="y")
 axes.invert_yaxis()
 plt.show()

@@ -188,7 +188,9 @@ base = BertConfig.preset("base")
 tokens = 32 * 128  # B · S
 copied = tokens * base.hidden_size
 gigaflops = 2 * tokens * base.vocab_size * base.hidden_size / 1e9
-print(f"product: X of {4 * tokens * base.vocab_size / 1e6:.0f} MB, and {gigaflops:.0f} GFLOP")
+print(
+    f"product: X of {4 * tokens * base.vocab_size / 1e6:.0f} MB, and {gigaflops:.0f} billion operations"
+)
 print(f"look-up: {4 * copied / 1e6:.1f} MB copied, and nothing computed")
 
 # %% [markdown]

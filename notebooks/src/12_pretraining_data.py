@@ -245,8 +245,8 @@ for name, counts in (("exact", exact), ("a coin each", coins)):
     )
 assert set(exact) == {round(0.15 * S)}
 
-print("\nlength      4    8   16   32   64  128")
-lengths = np.array([4, 8, 16, 32, 64, 128])
+print("\nlength      5    8   16   32   64  128")
+lengths = np.array([5, 8, 16, 32, 64, 128])
 counts = np.minimum(20, np.maximum(1, np.rint(0.15 * lengths))).astype(int)
 print("positions", "".join(f"{count:5}" for count in counts))
 print("of words ", "".join(f"{share:5.0%}" for share in counts / (lengths - 3)))
@@ -264,8 +264,9 @@ plt.show()
 
 # %% [markdown]
 r"""
-In short instances, rounding moves the share away from 15 %: a four-token instance has one word, and that word is always
-chosen. The exact number has a practical use as well: with at most `P` positions per sequence, the arrays have a known size.
+In short instances, rounding moves the share away from 15 %: an instance of five tokens has two words, and one of them
+is always chosen. The exact number has a practical use as well: with at most `P` positions per sequence, the arrays
+have a known size.
 
 With **whole-word masking** words are drawn, and all pieces of a word are chosen together. Otherwise `sail` would often be
 guessed from `##ing` alone:

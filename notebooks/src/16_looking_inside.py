@@ -195,7 +195,7 @@ $$ n_{\text{eff}} = \exp\Bigl( - \sum_j p_{ij} \ln p_{ij} \Bigr) $$
 entropy = -(maps * np.log(maps + 1e-300)).sum(axis=-1)  # (L, B, A, S)
 mean_entropy = (entropy * mask[:, None]).sum(axis=(1, 3)) / mask.sum()  # (L, A), real queries only
 width = np.exp(mean_entropy)
-print(f"effective tokens of {mask.sum() / B:.1f}, one row per layer, one column per head")
+print(f"effective tokens (a sentence has {mask.sum() / B:.1f} on average), a row per layer")
 print(width)
 assert (width >= 1).all() and (width <= S).all()
 
@@ -299,7 +299,10 @@ print(
 
 sides = np.maximum(scores["documentation", -1], scores["documentation", 1])  # (L, A)
 positional = [(i, a) for i, a in np.ndindex(L, A) if sides[i, a] > 0.5]
-print("above one half on documentation (layer, head):", *positional)
+nonsense = np.maximum(scores["random words", -1], scores["random words", 1])
+print("(layer, head) above one half on documentation, and their scores there and on random words:")
+for i, a in positional:
+    print(f"{(i, a)}  {sides[i, a]:.2f}  {nonsense[i, a]:.2f}")
 
 # %% [markdown]
 r"""
@@ -432,8 +435,9 @@ about(np.where(rise < np.median(rise), width, np.inf).argmin())
 # %% [markdown]
 r"""
 The first two squares show *what* a head does, and the last shows what the model loses when the head is flat. The positional heads
-are at the top of the list. But a sharp map (few effective tokens) proves nothing. The head in the last line has one, too, with a bright
-column in section 2, and yet the loss hardly rises: the striking picture shows something that hardly matters. A small
+are at the top of the list. Four of the five sharpest maps (few effective tokens) are in this list, too. But sharpness
+alone proves nothing: the fifth belongs to the head in the last line, with a bright column in section 2, and yet the
+loss hardly rises: the striking picture shows something that hardly matters. A small
 rise does not prove that a head is useless, either: others may stand in for it, as in
 [09](09_many_heads.ipynb#7.-Heads-divide-the-work).
 
@@ -859,7 +863,9 @@ without_word = log_p(
     outputs.last_hidden_state, np.arange(len(cut)) * S + spot[sequence], hidden_word[sequence]
 )
 effect = log_p(x[L], at, hidden_word)[sequence] - without_word  # (N,) > 0: the word helped
-print(f"{len(effect)} words: {np.mean(effect > 0):.0%} help, the others stand in the way")
+print(
+    f"{len(effect)} words: {np.mean(effect > 0):.0%} raise the probability of the right word, the others lower it"
+)
 
 # %% tags=["figure"]
 # Caption: Three measures of how much each word contributes to “may”. They do not agree, because they
@@ -972,7 +978,7 @@ print(
 
 # %% [markdown]
 r"""
-In the last layer, "of" gets the most attention and hardly matters. "River" gets a third of that and matters most.
+Of these words, "of" gets the most attention in the last layer and hardly matters. "River" gets a third of that and matters most.
 
 So what do attention maps prove?
 
@@ -985,7 +991,7 @@ So what do attention maps prove?
 A map is a good source of **guesses**. An intervention tests them: change something, and measure. (For the debate, see Jain and Wallace, 2019,
 "Attention is not explanation"; Wiegreffe and Pinter, 2019, "Attention is not not explanation".)
 
-[`minibert explore`](../docs/explore.md) does all of this with a sentence of your own, on a web page.
+[`minibert explore`](../docs/explore.md) shows attention, guesses of each layer, the gradient and what each word contributes for a sentence of your own, on a web page.
 
 ## Recap
 

@@ -11,7 +11,7 @@ kernel line by line and port it to NumPy · lose numbers in 16 bits, and save th
 **Before this:** [05 · LayerNorm](05_layer_norm.ipynb), [13 · The optimiser](13_optimiser.ipynb). You need no CUDA.
 **Time:** 100 minutes with the exercises; it runs in seconds.
 
-> **Honesty first.** This notebook was made without a GPU: **no number below is its speed on a GPU**. Cells that need one say
+> **Honesty first.** This notebook was made without a GPU: **none of the speeds below was measured on a GPU**. Cells that need one say
 > what they skip. [GPU](../docs/gpu.md#speed) has the speeds that were measured on one.
 
 | letter | in this notebook |
@@ -458,7 +458,7 @@ r"""
 | `sum_pack(x)` | | adds up its own numbers |
 | `sum_row(…) / size` | `x.mean(-1)` | adds up over threads; *every* thread gets the sum |
 | `i < count ? x[i] - mean : 0` | `x - mean` | beyond the row, 0 would become −mean, so it is cleared |
-| `squares += x[i] * x[i]` | `(c * c)` | nothing goes to memory: `c` is in registers |
+| `squares += x[i] * x[i]` | `(c * c)`, where `c = x - mean` | nothing goes to memory: `c` is in registers |
 | `1.0f / sqrtf(…)` | `1 / xp.sqrt(…)` | all compute the same number: that is cheaper than asking one of them |
 
 ### How do threads add up a row?
@@ -893,7 +893,7 @@ r"""
 
 The next cell shows the speed of training steps of BERT-mini by batch size, in float32, with `S` = 128 and 20 hidden words per
 sequence. It reads a log. `RERUN = True` measures what this machine has (a few minutes, if it is idle) and writes the log anew. The
-variants take turns, so that what slows the machine slows all of them.
+variants take turns, so that a slow spell of the machine does not fall on one variant only.
 """
 
 # %%
@@ -994,7 +994,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-(Whiskers reach from the slowest to the fastest turn.) Both variants on the CPU multiply with the same BLAS. In the second, what is
+(Whiskers reach from the slowest to the fastest turn. At B = 32, two of the five turns of NumPy's functions reached 5,100 tokens per second and three only 3,700, so the dip of the median there is not an effect of the batch size.) Both variants on the CPU multiply with the same BLAS. In the second, what is
 between the products is fused into compiled loops. Some work of a step does not grow with `B`, above all the update of 5.5 million
 weights, and small batches pay for it.
 

@@ -137,7 +137,7 @@ assert all(np.array_equal(tensors[name], value) for name, value in parameters.it
 print(f"{len(header)} tensors, {sum(value.size for value in parameters.values()):,} numbers")
 
 # %% tags=["figure"]
-# Caption: Where the bytes are: word embeddings first, then one layer after another.
+# Caption: Where the bytes are: word embeddings first, then one layer after another, in dark and light blue by turns.
 COLOURS = {"word_embeddings": plots.ORANGE, "layer": plots.BLUE, "cls": plots.GREEN}
 figure, axes = plt.subplots(figsize=(7.5, 1.7))
 for name, entry in header.items():
@@ -491,8 +491,8 @@ r"""
 <details>
 <summary><b>2.</b> You convert the original checkpoint and forget to transpose. Which matrices does a check of shapes find?</summary>
 
-The two of the feed-forward network, which are not square: (`H`, 4`H`) and (4`H`, `H`). The matrices of query, key, value and the attention's output
-are `H` × `H` and pass.
+The two of each feed-forward network, which are not square: (`H`, 4`H`) and (4`H`, `H`). The matrices of query, key,
+value, the attention's output, the pooler and the word head's transform are `H` × `H` and pass.
 
 </details>
 """

@@ -20,7 +20,7 @@ take one step back through an LSTM Â· draw who sees whom in ELMo, GPT and BERT Â
 | `E`, `H` | numbers in the input and in the state of an LSTM; in sections 6 and 10, `H` is the width of a Transformer |
 | `L` | layers |
 
-As always, $dx$ is short for $\partial L / \partial x$.
+As always, $dx$ is short for the derivative of the loss with respect to $x$.
 """
 
 # %%
@@ -51,8 +51,9 @@ r"""
 - **Transformers.** The architecture: layers of self-attention and feed-forward networks, published in June 2017 for machine translation. (Sections 6 and 7.)
 - **Representations.** The output is not a translation or an answer, but a vector for each token. What you do with the vectors is decided later. (Sections 3 and 4.)
 - **Encoder.** A Transformer for translation has an encoder, which reads the source, and a decoder, which writes the target. BERT is the first half only.
-- **Bidirectional.** Each vector depends on the words to the left *and* to the right, in every layer. This is the one word in the name that was new, and the
-  title of the paper explains it: "Pre-training of Deep Bidirectional Transformers for Language Understanding"
+- **Bidirectional.** Each vector depends on the words to the left *and* to the right, in every layer. This word stands
+for what was new, and the title of the paper is more exact (ELMo had called itself bidirectional, too; section 7
+explains "deep"): "Pre-training of Deep Bidirectional Transformers for Language Understanding"
   ([Devlin and others, 2018](https://arxiv.org/abs/1810.04805); NAACL 2019).
 
 The name is also a reply to that of an earlier model, ELMo. Both are characters of *Sesame Street*.
@@ -524,7 +525,7 @@ for one, two in PAIRS:
 # %% [markdown]
 r"""
 Each pseudo-word resembles both of its parts more than it resembles most words, but neither of them fully. In all three, the part that occurs more often is the stronger one: it is at the top of the list, or second. The rarer part is well above the median, but other words come before
-it, and few of its neighbours are left among the nearest ones. Nobody can undo the mixture from this vector alone, because the same numbers stand for both words. (For real words, Arora and others, [2018](https://arxiv.org/abs/1601.03764), found that the vector of a word with several meanings is about a
+it, and in two of the three cases few of its neighbours are left among the nearest ones. ("string/exception" is the exception: most of its nearest words are those of "string", the rarer part.) Nobody can undo the mixture from this vector alone, because the same numbers stand for both words. (For real words, Arora and others, [2018](https://arxiv.org/abs/1601.03764), found that the vector of a word with several meanings is about a
 weighted sum of what its meanings would have.)
 
 ### The same word in several sentences
@@ -594,7 +595,7 @@ assert hits[-1].mean() > hits[1].mean() + 0.2
 
 # %% tags=["figure"]
 # Caption: For most of these words the vectors of the last layer tell the meanings apart. Those of
-#   the table do not.
+#   the embeddings do not.
 figure, axes = plt.subplots(figsize=(7.5, 3.0))
 order = list(dict.fromkeys(spelling))
 for shift, layer, colour, label in (
@@ -984,7 +985,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-In BERT every state sees every state of the layer below. In GPT the arrows go only up and to the right. In ELMo the two halves are separate networks. They meet only above the last layer, where their states are concatenated. So ELMo is *two-sided*, but no state inside it has ever seen both sides. This is what BERT's title
+In BERT every state sees every state of the layer below. In GPT the arrows go only up and to the right. In ELMo the two halves are separate networks. They meet only in the output, where their states are concatenated, layer by layer. So ELMo is *two-sided*, but no state inside it has ever seen both sides. This is what BERT's title
 means by **deep** bidirectional.
 
 ### Why not simply predict the next word with arrows in both directions?
@@ -1170,7 +1171,7 @@ The rule of thumb of six FLOPs per weight and token is close: attention itself a
 
 ## Recap
 
-- BERT = the encoder of the Transformer + a cloze test + fine-tuning. "Bidirectional" is the new word.
+- BERT = the encoder of the Transformer + a cloze test + fine-tuning. What was new is to be bidirectional in every layer.
 - Words that keep the same company get similar vectors. Skip-gram learns them by logistic regression; the gradient is $\sigma(s) - t$.
 - Perplexity is the exponential of the mean loss: the number of equally likely choices.
 - One vector per spelling mixes meanings. Contextual vectors separate them, and higher layers do it better than the lowest.

@@ -261,7 +261,7 @@ In the difference $d_i = b_i - a_i$ the shared part $u_i$ is gone:
 
 $$ \operatorname{Var}(b - a) = \operatorname{Var}(a) + \operatorname{Var}(b) - 2 \operatorname{Cov}(a, b) . $$
 
-If the arms have seeds of their own, the covariance is 0 and the two variances are added. With shared seeds the covariance is subtracted twice. So pairing costs nothing, and the more the arms are correlated,
+If the arms have seeds of their own, the covariance is 0 and the two variances are added. With shared seeds the covariance is subtracted twice. So pairing costs no run, only some degrees of freedom (question 1), and the more the arms are correlated,
 the more it helps.
 """
 
@@ -633,7 +633,7 @@ For one comparison that was decided on beforehand, this is not far from the usua
 ## 6. Our ablations next to the paper's
 
 Devlin and others ([2019](https://arxiv.org/abs/1810.04805)) have three ablations: the objectives (table 5), the size (table 6), and what is done to the chosen words (table 8). We asked the same questions with minibert. A two-layer model of
-width 128 (1.5 million parameters) is trained on about 2 million tokens of Wikipedia and novels, three times with different seeds, and is then fine-tuned on a few tasks. All use the fast recipe that minibert had at that time: 30 % of the words are chosen (except in the group "rate"), the optimiser is Muon (Jordan and others, 2024), which makes all directions of a weight matrix's step about equally large, half of the heads begin by looking at a neighbour, and there is no NSP (except in the arm "BERT"). The results
+width 128 (1.5 million parameters) is trained on about 2 million tokens of Wikipedia and novels, three times with different seeds, and is then fine-tuned on a few tasks, most of them from [15](15_fine_tuning.ipynb) (STS-B: how similar two sentences are; docs-questions: answers from the documentation). All use the fast recipe that minibert had at that time: 30 % of the words are chosen (except in the group "rate"), the optimiser is Muon (Jordan and others, 2024), which makes all directions of a weight matrix's step about equally large, half of the heads begin by looking at a neighbour, and there is no NSP (except in the arm "BERT"). The results
 are in a file of the repository, which we read here.
 """
 
@@ -853,7 +853,7 @@ Look at the scale on the left: all differences on MNLI are between +0.2 and −0
 also the lead of 80/20/0. (The column is called MNLI-m in table 5 and MNLI in table 8; the paper does not say whether they differ.) The largest effect is the drop of 0.9 for fixed features without any visible word. There is a reason for it that was given before the experiment: such a model never sees the words that it is used
 on. That is what our toy showed on visible words.
 
-On the right is SST-2: 80/0/20 lies below the baseline, 0/0/100 just barely does, and the others are undecided. 80/20/0 has the highest mean, as in the paper. It would be easy to write that we reproduce the paper's ranking. The intervals say that we do not know.
+On the right is SST-2: 80/0/20 lies below the baseline, 0/0/100 just barely does, and the others are undecided. 80/20/0 has the highest mean, as on MNLI in the paper (but not on NER). It would be easy to write that we reproduce the paper's ranking. The intervals say that we do not know.
 
 And the **held-out loss**, where everything seems decided in favour of 80/10/10? In the held-out text, the chosen words are treated by 80/10/10 for all arms. So one arm is tested on what it was trained for, and five are not. No number of seeds
 repairs a difference of this kind: see section 7.
@@ -937,7 +937,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-In the paper every larger model is better. In ours a larger *width* is better, but at width 256 each added pair of layers makes the loss **worse**, in all seeds, by much more than the noise. Is depth harmful? Nothing in the numbers so far speaks against that. But the next section does.
+In the paper every larger model is better. In ours a larger *width* is better, but at width 256 each added pair of layers makes the loss **worse**, in all seeds, by much more than the noise, and at width 128 so does the step from two layers to four. Is depth harmful? Nothing in the numbers so far speaks against that. But the next section does.
 
 ## 7. What else was different?
 

