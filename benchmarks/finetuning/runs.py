@@ -330,21 +330,38 @@ def _with_few_labels() -> list[Run]:
 # -- The same with more phrases, which are made of those with labels ------------------------------------
 
 PHRASES = "$runs/sst2-phrases/phrases.txt"
-WITH_MORE_PHRASES = {"tiny": ("sst2-tiny-passes", "sst2-tiny-more")}  # as above; of as many steps
+WITH_MORE_PHRASES = {  # of each student: the runs by itself and taught, of about as many steps
+    "mini": ("sst2-mini-passes", "sst2-mini-more"),
+    "tiny": ("sst2-tiny-passes", "sst2-tiny-more"),
+}
 
 
 def _with_more_phrases() -> list[Run]:
     """The teacher, the phrases that it labels, and the students, by themselves and taught."""
-    data, teacher, rounded = DATA_SETS["sst2"], "sst2-rounded", "--eval-every 700 --precision bfloat16"
+    data, teacher, rounded = DATA_SETS["sst2"], "sst2-rounded", "--precision bfloat16"
     make = f"python -m benchmarks.finetuning.more_phrases {data.train} --model $pretrained --output {PHRASES}"
-    alone, often = f"--epochs 12 {ALIKE}", "--eval-every 2100 --threads 1"
-    taught, about = f"--epochs 3 --unlabelled {PHRASES} {ALIKE} {often}", "all, and made phrases"
-    more = distill("sst2-tiny-more", about, teacher, taught, 35, model="$tiny")
+    learn = f"--epochs 3 --learning-rate 1e-4 --eval-every 700 {rounded}"
     return [
-        finetune(teacher, "all, in bfloat16", f"--epochs 3 --learning-rate 1e-4 {rounded}", 20),
+        finetune(teacher, "all, in bfloat16", learn, 20),
         Run("sst2-phrases", "phrases made of those of the training data", (make,), 5),
-        finetune("sst2-tiny-passes", "all, 12 times", f"{alone} {often}", 35, model="$tiny"),
-        replace(more, needs=(*more.needs, "sst2-phrases")),
+        *_passes_and_more("tiny", "$tiny", teacher, passes=(12, 3), minutes=35),
+        *_passes_and_more("mini", "$pretrained", teacher, passes=(8, 2), flags=f" {rounded}", minutes=100),
+    ]
+
+
+def _passes_and_more(
+    student: str, model: str, teacher: str, *, passes: tuple[int, int], minutes: float, flags: str = ""
+) -> list[Run]:
+    """One student: many passes over the phrases with labels, and fewer over these and the made ones."""
+    alone, taught = passes
+    often = f"{ALIKE} --eval-every 2100 --threads 1{flags}"
+    more = f"--epochs {taught} --unlabelled {PHRASES} {often}"
+    name, about = f"sst2-{student}-more", "all, and made phrases"
+    run = distill(name, about, teacher, more, minutes, model=model)
+    budget = f"--epochs {alone} {often}"
+    return [
+        finetune(f"sst2-{student}-passes", f"all, {alone} times", budget, minutes, model=model),
+        replace(run, needs=(*run.needs, "sst2-phrases")),
     ]
 
 
