@@ -9,7 +9,7 @@ pytest.importorskip("minibert.kernels.cpu.compiled", reason="Numba is not instal
 import ml_dtypes  # (which also tells NumPy what "bfloat16" is)
 
 from minibert import products
-from minibert.kernels.cpu.factors import empty_factor, factor, fill_factor
+from minibert.kernels.cpu.factors import empty_rows_factor, factor, fill_factor, rows_factor
 
 
 @pytest.fixture(autouse=True)
@@ -48,16 +48,26 @@ def test_halves_go_to_the_even_neighbour():
 @pytest.mark.parametrize("view", [np.s_[:], np.s_[2:5], np.s_[:, 1:4], np.s_[::-1]])
 def test_parts_of_an_array(view):
     x = any_floats(6 * 11 - 9).reshape(6, 11)
-    out = empty_factor(x)
-    assert out.shape == x.shape and out.dtype == ml_dtypes.bfloat16
+    out = empty_rows_factor(x)[:6]
     fill_factor(x[view], out[view])
     with np.errstate(all="ignore"):
         expected = x[view].astype(ml_dtypes.bfloat16)
     assert np.array_equal(out[view].astype(np.float32), expected.astype(np.float32), equal_nan=True)
 
 
+@pytest.mark.parametrize(("count", "rows"), [(0, 0), (1, 32), (31, 32), (32, 32), (33, 64)])
+def test_rows_of_zero_at_the_end(count, rows):
+    x = np.random.default_rng(0).standard_normal((count, 5), dtype=np.float32)
+    found = rows_factor(x)
+    assert found.shape == (rows, 5) and found.dtype == ml_dtypes.bfloat16
+    assert np.array_equal(found[:count], x.astype(ml_dtypes.bfloat16))
+    assert not found[count:].astype(np.float32).any()
+
+
 def test_in_single_precision_a_factor_is_the_array_itself(monkeypatch):
     monkeypatch.setattr(products, "_name", products.ONEDNN)
     x = any_floats(50)
-    assert factor(x) is x and empty_factor(x) is x
+    assert factor(x) is x
+    rows = x[:50].reshape(10, 5)
+    assert rows_factor(rows) is rows and empty_rows_factor(rows) is rows
     fill_factor(x, x)

@@ -10,24 +10,48 @@ from minibert.kernels.cpu.compiled import compiled, uint32
 from minibert.kernels.cpu.memory import empty
 from minibert.products import BFLOAT16, products_library
 
+ROWS = 32  # of a batch in bfloat16: a multiple of this
+
 
 def factor(x: np.ndarray) -> np.ndarray:
     """x as the chosen library multiplies it: x itself, or x rounded to bfloat16."""
-    rounded = empty_factor(x)
+    if not _rounds(x):
+        return x
+    rounded = empty(x.shape, "bfloat16")
     fill_factor(x, rounded)
     return rounded
 
 
-def empty_factor(x: np.ndarray) -> np.ndarray:
-    """An array for :func:`fill_factor`: x itself, or an empty one of its shape for x rounded to bfloat16."""
-    rounds = products_library() == BFLOAT16 and x.dtype == np.float32
-    return empty(x.shape, "bfloat16") if rounds else x
+def rows_factor(x: np.ndarray) -> np.ndarray:
+    """The same for rows x (R, K) of a batch, with rows of 0 at the end: see :func:`empty_rows_factor`."""
+    rounded = empty_rows_factor(x)
+    fill_factor(x, rounded)
+    return rounded
+
+
+def empty_rows_factor(x: np.ndarray) -> np.ndarray:
+    """For :func:`fill_factor`: rows x (R, K) themselves, or (R', K) for x in bfloat16, 0 from row R on.
+
+    R' is the next multiple of 32. oneDNN takes milliseconds to make the code for a product of new shapes, and
+    R often differs between batches: it may be the number of tokens, or of masked words. Of the
+    products' results, the first R rows are of use; to sums over the rows, those of 0 add nothing.
+    """
+    if not _rounds(x):
+        return x
+    rounded = empty((-(-len(x) // ROWS) * ROWS, x.shape[1]), "bfloat16")
+    rounded[len(x) :] = 0
+    return rounded
+
+
+def _rounds(x: np.ndarray) -> bool:
+    return products_library() == BFLOAT16 and x.dtype == np.float32
 
 
 def fill_factor(x: np.ndarray, out: np.ndarray) -> None:
-    """Let ``out``, a part of :func:`empty_factor`, be what :func:`factor` makes of x, the same part."""
+    """Let the first rows of ``out``, a part of a factor, be what :func:`factor` makes of x, the same part."""
     if out.dtype == x.dtype:
         return
+    out = out[: len(x)]
     if x.flags.c_contiguous and out.flags.c_contiguous:
         _round(x.reshape(-1).view(np.uint32), out.reshape(-1).view(np.uint16))
     else:

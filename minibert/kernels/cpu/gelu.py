@@ -20,7 +20,7 @@ import math
 import numpy as np
 
 from minibert.kernels.cpu.compiled import compiled, exp, float32
-from minibert.kernels.cpu.factors import empty_factor, factor, fill_factor
+from minibert.kernels.cpu.factors import empty_rows_factor, factor, fill_factor
 from minibert.kernels.cpu.linear import linear, linear_backward, linear_gradients, row_block
 from minibert.kernels.cpu.memory import as_rows, empty, empty_like
 from minibert.ops.activations import ACTIVATIONS, gelu
@@ -75,16 +75,17 @@ def linear_activation(
         y, activation_cache = forward(projected)
         return y, (backward, activation_cache, linear_cache)
     rows, bias = as_rows(x, x.shape[-1]), np.ascontiguousarray(bias)
-    derivative = empty((len(rows), len(weight)))  # first x Wᵀ, in the end dy/dx
-    y, rows_factor, weight_factor = empty_like(derivative), empty_factor(rows), factor(weight).T
+    x_factor, weight_factor = empty_rows_factor(rows), factor(weight).T
+    derivative = empty((len(x_factor), len(weight)))  # first x Wᵀ, in the end dy/dx
+    y = empty_like(derivative)
 
     def block(s: slice) -> None:
-        fill_factor(rows[s], rows_factor[s])
-        multiply(rows_factor[s], weight_factor, derivative[s])
+        fill_factor(rows[s], x_factor[s])
+        multiply(x_factor[s], weight_factor, derivative[s])
         _gelu_rows(derivative[s], bias, y[s])
 
-    run_blocks(block, len(rows), row_block(len(rows)))
-    return y.reshape(*x.shape[:-1], len(weight)), (None, derivative, (rows_factor.reshape(x.shape), weight))
+    run_blocks(block, len(y), row_block(len(y)))
+    return y[: len(rows)].reshape(*x.shape[:-1], len(weight)), (None, derivative, (x_factor, weight))
 
 
 def linear_activation_backward(dout: np.ndarray, cache: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -92,11 +93,11 @@ def linear_activation_backward(dout: np.ndarray, cache: tuple) -> tuple[np.ndarr
     backward, of_activation, linear_cache = cache
     if backward is not None:
         return linear_backward(backward(dout, of_activation), linear_cache)
-    derivative, (x, weight) = of_activation, linear_cache
-    rows = as_rows(dout, derivative.shape[1])
-    dprojected = empty_like(derivative)
+    rows = as_rows(dout, dout.shape[-1])
+    derivative, dprojected = of_activation[: len(rows)], empty_like(rows)
 
     def fill(s: slice) -> None:
         np.multiply(rows[s], derivative[s], out=dprojected[s])
 
-    return linear_gradients(dprojected, x, weight, fill)
+    dx, dweight, dbias = linear_gradients(dprojected, *linear_cache, fill)
+    return dx.reshape(*dout.shape[:-1], dx.shape[1]), dweight, dbias

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from minibert.kernels.cpu.factors import empty_factor, factor, fill_factor
+from minibert.kernels.cpu.factors import empty_rows_factor, factor, fill_factor
 from minibert.kernels.cpu.memory import as_rows, empty, empty_like
 from minibert.products import BFLOAT16, multiply, products_library
 from minibert.threads import get_threads, run_blocks
@@ -26,34 +26,35 @@ def row_block(rows: int) -> int:
 def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, tuple]:
     """See ``ops.linear``."""
     rows = as_rows(x, x.shape[-1])
-    y, rows_factor, weight_factor = empty((len(rows), len(weight))), empty_factor(rows), factor(weight).T
+    x_factor, weight_factor = empty_rows_factor(rows), factor(weight).T
+    y = empty((len(x_factor), len(weight)))
 
     def block(s: slice) -> None:
-        fill_factor(rows[s], rows_factor[s])
-        multiply(rows_factor[s], weight_factor, y[s])
+        fill_factor(rows[s], x_factor[s])
+        multiply(x_factor[s], weight_factor, y[s])
         y[s] += bias
 
-    run_blocks(block, len(rows), row_block(len(rows)))
-    return y.reshape(*x.shape[:-1], len(weight)), (rows_factor.reshape(x.shape), weight)
+    run_blocks(block, len(y), row_block(len(y)))
+    return y[: len(rows)].reshape(*x.shape[:-1], len(weight)), (x_factor, weight)
 
 
 def linear_backward(dout: np.ndarray, cache: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """See ``ops.linear_backward``."""
-    return linear_gradients(as_rows(dout, dout.shape[-1]), *cache)
+    dx, dweight, dbias = linear_gradients(as_rows(dout, dout.shape[-1]), *cache)
+    return dx.reshape(*dout.shape[:-1], dx.shape[1]), dweight, dbias
 
 
 def linear_gradients(
-    dy: np.ndarray, x: np.ndarray, weight: np.ndarray, fill: Callable[[slice], object] | None = None
+    dy: np.ndarray, x_factor: np.ndarray, weight: np.ndarray, fill: Callable[[slice], object] | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """dx = dy W, dW = dyᵀ x and db = Σ dy for dy (R, N) and x (…, K), which the forward made a factor.
+    """dx = dy W (R, K), dW = dyᵀ x and db = Σ dy, for dy (R, N) and what the forward made of x.
 
     ``fill`` is called with each block of rows of dy before they are used, to compute them.
     """
-    rows = x.reshape(-1, x.shape[-1])
-    dx, dweight = empty_like(rows), empty_like(weight)
-    dy_factor, weight_factor = empty_factor(dy), factor(weight)
-    step = row_block(len(rows))
-    dbias = empty((-(-len(rows) // step), len(weight)))  # a row of sums for each block
+    dx, dweight = empty(x_factor.shape), empty_like(weight)
+    dy_factor, weight_factor = empty_rows_factor(dy), factor(weight)
+    step = row_block(len(dx))
+    dbias = empty((-(-len(dx) // step), len(weight)))  # a row of sums for each block
 
     def input_gradient(s: slice) -> None:
         if fill:
@@ -63,9 +64,9 @@ def linear_gradients(
         dy[s].sum(axis=0, out=dbias[s.start // step])
 
     def weight_gradient(s: slice) -> None:
-        multiply(dy_factor.T[s], rows, dweight[s])
+        multiply(dy_factor.T[s], x_factor, dweight[s])
 
-    run_blocks(input_gradient, len(rows), step)
+    run_blocks(input_gradient, len(dx), step)
     # Each block reads all rows again, so the fewer blocks the better.
     run_blocks(weight_gradient, len(weight), -(-len(weight) // get_threads()))
-    return dx.reshape(x.shape), dweight, dbias.sum(axis=0)
+    return dx[: len(dy)], dweight, dbias.sum(axis=0)

@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from minibert.kernels.cpu.compiled import compiled, exp, float32, int32, ordered, unordered
-from minibert.kernels.cpu.factors import factor
+from minibert.kernels.cpu.factors import factor, rows_factor
 from minibert.kernels.cpu.memory import empty, empty_like
 from minibert.products import multiply
 from minibert.threads import run_all
@@ -73,16 +73,18 @@ def masked_lm_loss(
     """See ``composites.masked_lm_loss``."""
     count = len(labels)
     labels, bias = np.ascontiguousarray(labels, dtype=np.int64), np.ascontiguousarray(bias)
-    chunks = _chunks(count, len(weight))
-    scores = empty((count * len(weight),))  # chunk after chunk, each (N, its words)
+    hidden_factor = rows_factor(hidden)
+    rows = len(hidden_factor)  # N, or a few more in bfloat16
+    chunks = _chunks(rows, len(weight))
+    scores = empty((rows * len(weight),))  # chunk after chunk, each (rows, its words)
     largest, total = empty((len(chunks), count)), empty((len(chunks), count))
     of_label = np.zeros(count, dtype=np.float32)  # stays 0 for a label that is not a word
-    hidden_factor = factor(hidden)
 
     def chunk(number: int, words: slice) -> None:
-        z = _of_chunk(scores, words, count)
+        z = _of_chunk(scores, words, rows)
         multiply(hidden_factor, factor(weight[words]).T, z)
-        _part_of_softmax(z, bias[words], labels, words.start, largest[number], total[number], of_label)
+        of_chunk = largest[number], total[number]
+        _part_of_softmax(z[:count], bias[words], labels, words.start, *of_chunk, of_label)
 
     run_all(partial(chunk, *each) for each in enumerate(chunks))
     top = largest.max(axis=0)
@@ -100,21 +102,21 @@ def masked_lm_loss_backward(
     """See ``composites.masked_lm_loss_backward``."""
     hidden, weight, scores, labels, shares, scale = cache
     shares, scale = shares * float32(dout), scale * float32(dout)
-    chunks = _chunks(len(hidden), len(weight))
+    hidden_factor, count = rows_factor(hidden), len(hidden)
+    chunks = _chunks(len(hidden_factor), len(weight))
     dweight, dbias = empty_like(weight), empty((len(weight),))
     dhidden = np.zeros((GROUPS, *hidden.shape), dtype=hidden.dtype)
-    hidden_factor = factor(hidden)
 
     def group(number: int) -> None:
-        part = empty_like(hidden)
+        part = empty_like(hidden_factor)
         for words, share in zip(chunks[number::GROUPS], shares[number::GROUPS], strict=True):
-            exponentials = _of_chunk(scores, words, len(hidden))
+            exponentials = _of_chunk(scores, words, len(hidden_factor))[:count]
             dscores = empty_like(exponentials)
             _part_of_gradient(exponentials, labels, words.start, share, scale, dscores, dbias[words])
-            dscores = factor(dscores)
+            dscores = rows_factor(dscores)
             multiply(dscores.T, hidden_factor, dweight[words])
             multiply(dscores, factor(weight[words]), part)
-            dhidden[number] += part
+            dhidden[number] += part[:count]
 
     run_all(partial(group, number) for number in range(GROUPS))
     return dhidden.sum(axis=0), dweight, dbias
