@@ -1,4 +1,4 @@
-"""In bfloat16 the kernels compute a few more rows than there are, so that products have few different shapes."""
+"""In bfloat16 the kernels compute a few more rows than there are: products then have few different shapes."""
 
 import numpy as np
 import pytest

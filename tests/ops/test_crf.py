@@ -106,6 +106,18 @@ def test_large_scores_neither_overflow_nor_lose_the_loss(device):
     assert to_numpy(crf_nll_backward(1.0, cache)[3]).tolist() == [[-1.0, 0.0], [0.0, 1.0]]
 
 
+def test_large_transitions_do_not_overflow_after_the_last_word(device):
+    """exp(1000) is infinite, but this transition would only be taken where the sentence has ended."""
+    emissions, transitions = device.asarray(np.zeros((1, 4, 2))), device.asarray([[0.0, 1000.0], [0.0, 0.0]])
+    nothing = device.asarray(np.zeros(2)), device.asarray(np.zeros(2))
+    tags, mask = device.asarray([[1, 0, 0, 0]]), device.asarray([[1.0, 0.0, 0.0, 0.0]])
+    loss, cache = crf_nll(emissions, *nothing, transitions, tags, mask, 1.0)
+    assert float(loss) == pytest.approx(np.log(2))
+    demissions, *_, dtransitions = map(to_numpy, crf_nll_backward(1.0, cache))
+    assert demissions[0].tolist() == [[pytest.approx(0.5), pytest.approx(-0.5)], [0, 0], [0, 0], [0, 0]]
+    assert not dtransitions.any()
+
+
 def test_viterbi_finds_the_best_of_all_taggings(device, scores):
     emissions, *others = scores
     alone_best = 0
