@@ -145,8 +145,14 @@ def check_names(
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:
-    """The settings in a TOML file (``.toml``) or a JSON file. Raises UserError if it is not valid."""
-    if str(path).endswith(".toml"):
+    """The settings in a TOML file (``.toml``) or a JSON file (``.json``).
+
+    Raises UserError if it is not valid, or neither of them by its name.
+    """
+    ending = Path(path).suffix.lower()
+    if ending not in (".toml", ".json"):
+        raise UserError(f"{path}: settings are read from files named .toml or .json; rename it")
+    if ending == ".toml":
         text = read_text(path, "settings file")
         try:
             return tomllib.loads(text)

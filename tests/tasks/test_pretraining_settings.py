@@ -44,6 +44,14 @@ def test_a_settings_file_may_begin_with_a_byte_order_mark(tmp_path, name, text):
     assert read_settings(tmp_path / name) == {"steps": 7}
 
 
+def test_the_name_of_a_settings_file_tells_its_language(tmp_path):
+    (tmp_path / "run.TOML").write_text("steps = 7\n")
+    assert read_settings(tmp_path / "run.TOML") == {"steps": 7}
+    (tmp_path / "run.conf").write_text("steps = 7\n")
+    with pytest.raises(UserError, match=r"run\.conf: settings are read from files named \.toml or \.json"):
+        read_settings(tmp_path / "run.conf")
+
+
 def test_settings_survive_their_file(tmp_path):
     settings = PretrainSettings(
         name="mine", corpus=("a", "b"), num_hidden_layers=3, learning_rate=1, nsp=False, resume=True
