@@ -57,7 +57,7 @@ parity: $(PARITY)/ready  ## compare with transformers on models drawn afresh, an
 bench: $(BENCH)/ready  ## measure against PyTorch, ONNX Runtime and others, into benchmarks/results
 	$(BENCH)/bin/python -m benchmarks all $(ARGS)
 
-finetuning: $(BENCH)/ready  ## fine-tune on the data in ../shared/data (five hours), into benchmarks/results
+finetuning: $(BENCH)/ready  ## fine-tune on the data in ../shared/data (about ten hours), into benchmarks/results
 	$(BENCH)/bin/python -m benchmarks.finetuning $(ARGS)
 
 docs: $(DOCS)/ready  ## build the site into build/site, from the pages and the notebooks as they are

@@ -160,9 +160,9 @@ def compare_processors(measured: Sequence[Results]) -> str:
     about = paragraph("""
         Someone else's time divided by ours, so that a figure above 1 means that minibert is faster: medians
         of paired rounds, with quartiles in brackets. "Ours" is with the products of NumPy, oneDNN or MKL,
-        whichever are faster, where both were measured. A column may be of an older state of minibert: the
-        last row has the days. The heading of each column links to a page with everything that was measured
-        on that processor, on how many cores, when and how.""")
+        whichever is the fastest of those that were measured. A column may be of an older state of minibert:
+        the last row has the days. The heading of each column links to a page with everything that was
+        measured on that processor, on how many cores, when and how.""")
     rows.append(["measured", *days])
     return "\n\n".join(["# Processors side by side", about, table(["", *columns], rows)]) + "\n"
 
@@ -175,9 +175,11 @@ def write_report(results: Results) -> Path:
     sections = [
         paragraph(f"""
             Medians, with quartiles in brackets. Contenders run in processes of their own and take turns
-            of about a second (or of --seconds); a ratio is taken between times of the same round. All raw
-            times are in `{results.path.name}`. `make bench` measures everything anew that needs no GPU,
-            `python -m benchmarks gpu_step` what needs one."""),
+            of about a second (or of --seconds); a ratio is taken between times of the same round. In the
+            tables of the parts, "times ours" divides by the first row, ours with NumPy's products. The
+            table below divides by the fastest of ours, and takes the contender that is the fastest beside
+            it. All raw times are in `{results.path.name}`. `make bench` measures everything anew that needs
+            no GPU, `python -m benchmarks gpu_step` what needs one."""),
         table(["what", "aim: at least", "measured"], aims),
     ]
     for name, cases in measured.items():

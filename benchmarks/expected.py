@@ -4,6 +4,7 @@ Writes ``minibert/assets/expected_losses.json``, which ``minibert pretrain --exp
 ``docs/expected.md``. Seeds of one run are averaged. Nothing is measured here.
 """
 
+import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -33,6 +34,7 @@ WHOLE_RUNS = (  # of pretraining.json: the text, the recipe, and whether it lear
 
 def main() -> int:
     """Write both files."""
+    argparse.ArgumentParser(prog="python -m benchmarks.expected", description=__doc__).parse_args()
     curves = sorted(
         averaged(RESULTS), key=lambda c: (c["text"], c["recipe"], c["nsp"], c["hidden_size"], c["layers"])
     )

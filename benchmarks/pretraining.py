@@ -101,9 +101,10 @@ def page(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
         paragraph("""
             Written by `python -m benchmarks.pretraining` from the files of the runs. Loss (nats) and accuracy
             of masked words and the accuracy of sentence pairs (NSP) are those on held-out documents; time is
-            that of training steps, without evaluations and checkpoints. Losses on other text, or with another
-            vocabulary (`second-ten` has one twice as large, `ten` and `fourth-ten` one three times as large),
-            cannot be compared."""),
+            that of training steps, without evaluations and checkpoints. Losses cannot be compared if they are
+            those of other text, of sequences of another length (32 tokens for `mini`, `second-mini` and
+            `six`, 128 for `first-mini`, 64 for the others), or with another vocabulary (`second-ten` has one
+            twice as large, `ten` and `fourth-ten` one three times as large)."""),
         "![Loss and accuracy of masked words against steps, tokens and minutes](pretraining.png)",
         paragraph("""
             A run that went on from another one's model begins where that one ended, dashed and in its colour.
@@ -122,8 +123,10 @@ SUMMARY += ["guessing: loss", "accuracy"]
 def summary(record: Mapping[str, Any]) -> list[str]:
     """A run in one row."""
     results = record["results"]
+    environment = results["environment"]
+    threads = f", {environment['threads']} threads" if environment["device"] == "cpu" else ""
     return [
-        results["environment"]["processor"],
+        environment["processor"] + threads.replace(" 1 threads", " one thread"),
         f"{results['parameters']:,}",
         f"{record['settings']['steps']:,}",
         f"{results['tokens']:,}",

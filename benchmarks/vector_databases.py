@@ -2,7 +2,8 @@
 
 Each candidate is installed by itself into a folder (``pip install --target``) and measured in a process of
 its own: what it takes on disk without NumPy, the time to import it, to store the vectors with a text each and
-to find the ten nearest of a query (the median over all queries), and how many of those brute force finds.
+to find the ten nearest of a query (the median over all queries), and how many of those that are really the
+nearest are among them.
 Vectors and queries are files of ``minibert embed --normalise``.
 """
 
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import ROOT
-from benchmarks.results import describe_machine, table
+from benchmarks.results import describe_machine, paragraph, table
 from minibert.files import write_text
 from minibert.tasks.search import exact_search
 
@@ -134,6 +135,12 @@ def usearch(folder: Path, vectors: np.ndarray, texts: list[str]) -> Stages:
     yield "HNSW", lambda vector: stored.search(vector, TOP).keys.tolist()
 
 
+ABOUT = """
+    Each was installed by itself and measured in a process of its own: what it takes on disk without NumPy,
+    the time to import it, to store the vectors with a text each, and to find the ten nearest of a query (the
+    median over all queries). The last column says how many of the ten that are really the nearest it
+    found."""
+
 CANDIDATES: dict[str, tuple[Callable[..., Stages], list[str]]] = {
     "LanceDB": (lancedb, ["lancedb"]),
     "Chroma": (chromadb, ["chromadb"]),
@@ -158,7 +165,7 @@ def main() -> None:
         print(json.dumps(measure(options.worker, np.load(options.vectors), np.load(options.queries))))
         return
     rows = [row for name in options.only or CANDIDATES for row in candidate_rows(name, options)]
-    header = "|packages|MB|import, s|search|store, s|MB stored|a query, ms|found of the nearest".split("|")
+    header = "|packages|MB|import, s|search|store, s|MB stored|ms per query|found of the nearest".split("|")
     counts = ", ".join(
         f"{len(np.load(path, 'r')):,} {what}"
         for path, what in ((options.vectors, "vectors"), (options.queries, "queries"))
@@ -166,7 +173,7 @@ def main() -> None:
     machine = describe_machine()
     where = f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}"
     origin = f"{counts}; {date.today()}, {where}"
-    report = "\n\n".join(["# Embedded vector databases", table(header, rows), origin])
+    report = "\n\n".join(["# Embedded vector databases", paragraph(ABOUT), table(header, rows), origin])
     if not options.only:  # a page with some of them would lose the others
         write_text(ROOT / "benchmarks" / "results" / "vector_databases.md", report + "\n")
     print(report)

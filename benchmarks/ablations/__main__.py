@@ -19,9 +19,10 @@ PROGRAM = "benchmarks.ablations"
 LIMITS = """\
 ## What this scale cannot show
 
-BERT read 3.3 billion words some 40 times. The models that were pre-trained for this page (all but MiniLM
-and the second mini, which came with the package before the present one) have read two to four million
-tokens once. They know which words are frequent and which stand beside each other, and little more.
+BERT read 3.3 billion words some 40 times. The BERTs and their descendants that were pre-trained for this
+page (not MiniLM, nor the second mini, which came with the package before the present one) have read 1.6 to
+4.4 million tokens once. They know which words are frequent and which stand beside each other, and little
+more.
 
 - Minimal pairs (BLiMP) are near 50 %, which is chance. So a difference of a point there says nothing.
 - Most of SST-2 can be answered from single words, so a model that knows no more than these does well.

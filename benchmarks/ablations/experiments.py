@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.ablations.fine_tuned import TASKS, score
-from benchmarks.parts.common import BLUE, new_axes, save_figure
+from benchmarks.parts.common import BLUE, GREY, ORANGE, RED, new_axes, save_figure
 from benchmarks.pretraining import evaluations
 from benchmarks.results import Results, paragraph, table
 from benchmarks.speedrun.tracks import SHARED, Track, open_track, with_track
@@ -21,6 +21,8 @@ from minibert.train.metrics import read_metrics
 
 FILE = Path(__file__).with_name("experiments.toml")
 VOCABULARY = ("vocab_size", "alphabet_limit")  # what a vocabulary is learned with
+COLORS = BLUE, RED, ORANGE, GREY, "#009e73", "#cc79a7"
+STYLES = "-", "--", ":"
 TIMED = 40  # steps that are taken to see how long one is
 QUICK = {
     "steps": 4,
@@ -169,7 +171,7 @@ class Group:
             f"Pre-trained with {alike}: mean ± standard deviation over seeds. The loss is in nats, of "
             "held-out sequences as long as those learned from; the perplexity is its exponential.",
             table(header, rows),
-            f"![Held-out loss against tokens read, one line for each run]({picture})",
+            f"![Held-out loss against tokens read, a line for each row (the mean of its seeds)]({picture})",
             *([f"*Here.* {self.about['found']}"] if "found" in self.about else []),
             f"*Elsewhere.* {self.about['paper']}",
         ]
@@ -212,15 +214,16 @@ def plot(by_run: Mapping[str, list[Mapping[str, Any]]], path: Path) -> None:
         points = [[(one["tokens"], one["mlm_loss"]) for one in record["evaluations"]] for record in records]
         shortest = min(map(len, points))
         tokens, losses = np.mean([one[:shortest] for one in points], axis=0).T
-        shade = number / max(1, len(by_run) - 1)
-        axes.plot(tokens / 1e6, losses, label=name, color=BLUE, alpha=1 - 0.7 * shade, linestyle="-")
-        ends.append((losses[-1], tokens[-1] / 1e6, name))
+        color, style = COLORS[number % len(COLORS)], STYLES[number // len(COLORS)]
+        axes.plot(tokens / 1e6, losses, color=color, linestyle=style)
+        ends.append((losses[-1], tokens[-1] / 1e6, name, color))
     axes.margins(x=0.12)  # room for the names
     bottom, top = axes.get_ylim()
     free = bottom
-    for end, at, name in sorted(ends):
+    for end, at, name, color in sorted(ends):
         height = max(end, free)  # not on the name below
-        axes.annotate(name, (at, height), fontsize=7, va="center", xytext=(3, 0), textcoords="offset points")
+        place = {"xytext": (3, 0), "textcoords": "offset points", "va": "center"}
+        axes.annotate(name, (at, height), fontsize=7, color=color, **place)
         free = height + 0.03 * (top - bottom)
     axes.set_xlabel("tokens read, millions")
     axes.set_ylabel("held-out loss, nats")

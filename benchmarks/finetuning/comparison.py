@@ -57,7 +57,7 @@ def comparison(records: Mapping[str, Record]) -> str:
     told = paragraph("""
         The second mini and the model called "ten million words" have read so many; mini, which comes with the
         package, has read more. The aims are for ten million words.""")
-    picture = f"![Scores on dev data, a dot a seed: {', '.join(TITLES.values())}](finetuning.png)"
+    picture = f"![Scores on dev data, a dot for each seed: {', '.join(TITLES.values())}](finetuning.png)"
     header = ["data", "score", "model", "dev", "test", "aim"]
     return f"{told}\n\n{table(header, rows)}\n\n{picture}" if rows else ""
 
@@ -156,7 +156,8 @@ def with_more_phrases(records: Mapping[str, Record]) -> str:
     """The same with phrases that nobody has labelled, made of those that have labels."""
     rows = _students(records, "sst2-rounded", WITH_MORE_PHRASES)
     told = paragraph("""
-        The teacher, all-MiniLM-L6-v2, has learned from all 67,349 phrases of SST-2. Other phrases were made
+        The teacher, all-MiniLM-L6-v2, has learned from all 67,349 phrases of SST-2, in bfloat16 (so it is
+        not the teacher above). Other phrases were made
         of these: short ones were joined, and a tenth to four tenths of the words hidden and drawn anew from
         what `mini` guesses (`python -m benchmarks.finetuning.more_phrases`). The teacher labels them
         (`--unlabelled`), and the student learns from them and from the labelled ones in three passes. By
@@ -186,7 +187,7 @@ def _students(
         both = [records[run]["figures"] if run in records else None for run in runs]
         dev = [dev_scores(figures["results"], metric) if figures else [] for figures in both]
         test = [points(score(figures["test"], metric)) if figures else "–" for figures in both]
-        gain = points(np.mean(dev[1]) - np.mean(dev[0])) if dev[1] else "–"
+        gain = points(np.mean(dev[1]) - np.mean(dev[0])).replace("-0.0", "0.0") if dev[1] else "–"
         rows.append([title, *(spread(scores) if scores else "–" for scores in dev), gain, *test])
     return rows
 
@@ -206,12 +207,19 @@ def _size(records: Mapping[str, Record], name: str) -> list[str]:
 
 
 def plot(records: Mapping[str, Record], path: Path) -> None:
-    """All starts side by side: a panel a data set, a dot a seed, a line at the mean."""
-    shown = [recipe for recipe in BUDGETS if any(f"{recipe}-{start}" in records for start in STARTS)]
+    """All starts side by side: a panel for each data set, a dot for each seed, a line at the mean.
+
+    Data sets on which fewer than two were measured have no panel.
+    """
+    shown = [recipe for recipe in BUDGETS if sum(f"{recipe}-{start}" in records for start in STARTS) > 1]
     if not shown:
         return
-    figure, ((*axes,),) = new_axes(3.3 * len(shown), 3.2, ncols=len(shown), squeeze=False)
-    for one, recipe in zip(axes, shown, strict=True):
+    rows = -(-len(shown) // 3)
+    columns = min(len(shown), 3)
+    figure, grid = new_axes(3.3 * columns, 3.2 * rows, nrows=rows, ncols=columns, squeeze=False)
+    for empty in grid.flat[len(shown) :]:
+        empty.remove()
+    for one, recipe in zip(grid.flat, shown, strict=False):
         data = data_set(recipe)
         title = f"{data.title}, cosine" if recipe.endswith("-cosine") else data.title
         one.set_title(f"{title}: {NAMES.get(data.metric, data.metric)}", fontsize=10)
@@ -222,5 +230,6 @@ def plot(records: Mapping[str, Record], path: Path) -> None:
                 scores = [100 * value for value in dev_scores(record["figures"]["results"], data.metric)]
                 one.plot([place] * len(scores), scores, "o", color=COLOURS[start], alpha=0.7)
                 one.hlines(np.mean(scores), place - 0.25, place + 0.25, color=COLOURS[start])
-    axes[0].set_ylabel("on dev data, points")
+    for one in grid[:, 0]:
+        one.set_ylabel("on dev data, points")
     save_figure(figure, path)

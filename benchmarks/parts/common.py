@@ -167,11 +167,12 @@ def ours_at_best(seconds: Mapping[str, Sequence[float]]) -> str:
 def against_ours(
     seconds: Mapping[str, Sequence[float]], names: Sequence[str]
 ) -> tuple[str, str, Spread] | None:
-    """The fastest of these contenders, ours at its best, and the ratio of their times.
+    """The fastest of these contenders (by its ratio to ours at its best), that one of ours, and the ratio.
 
     None if none of the contenders was measured.
     """
-    best, ours = fastest(seconds, names, OURS), ours_at_best(seconds)
+    ours = ours_at_best(seconds)
+    best = fastest(seconds, names, ours)
     return (best, ours, paired_ratio(seconds[best], seconds[ours])) if best else None
 
 

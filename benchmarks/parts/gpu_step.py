@@ -134,7 +134,9 @@ def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
             the positions masked, V 30,522, no padding; the loss is read every 20 steps. Ours checks
             every batch on the host and copies it to the GPU, PyTorch's lies there already; PyTorch scores
             masked positions only, and has SDPA, autocast and the fused AdamW. Memory is what each one's
-            allocator has taken from the GPU. The floor is that of `benchmarks/parts/gpu_step.py`.""")
+            allocator has taken from the GPU. The floor is the least time that a step could take: its
+            products at the GPU's speed in bfloat16, or its reads and writes at the speed of its memory,
+            whichever takes longer (counted in `benchmarks/parts/gpu_step.py`).""")
     ]
     for case, record in cases.items():
         tokens = record["batch"]["batch_size"] * record["batch"]["length"]
@@ -153,7 +155,7 @@ def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
                     ratio(paired_ratio(times, record["seconds"][OURS])),
                 ]
             )
-        header = ["", "ms a step", "tokens/s", "floor / step", "MiB", "times ours"]
+        header = ["", "ms per step", "tokens/s", "floor / step", "MiB", "times ours"]
         by, rates = max(record["floor"], key=record["floor"].get), record["rates"]
         parts += [
             f"### {case}",

@@ -44,7 +44,7 @@ def _medians(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
     """For each size a table and a picture."""
     parts = [
-        "Milliseconds a step of every operation of `ops`, forward and backward together (medians over the "
+        "Milliseconds per step of every operation of `ops`, forward and backward together (medians over the "
         "rounds); the rest is what lies between them."
     ]
     for preset, record in cases.items():

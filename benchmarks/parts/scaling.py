@@ -195,7 +195,7 @@ def _plot(cases: Mapping[str, Mapping[str, Any]], fits: Mapping[str, Fit], path:
         axes.errorbar(x, middle, errors, fmt="o", markersize=4, color=BLUE, label="measured")
         axes.set_title(f"{name}: {SWEEPS[name].theory}", fontsize=10)
         axes.set_xlabel(f"{name} {SWEEPS[name].letter}")
-        axes.set_ylabel("ms a step")
+        axes.set_ylabel("ms per step")
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
         axes.legend(

@@ -69,7 +69,7 @@ def _section(record: Mapping[str, Any]) -> str:
             `{record["text"]}`, {sum(characters) / 1e6:.1f} million characters in {len(characters)}
             pieces of whole documents, one a round, none twice; a vocabulary of {VOCAB_SIZE:,}. Nobody
             was warmed up: in the first round our memory of words is still empty. The ids are the same."""),
-        table(["", "million characters a second", "times ours (quartiles)", "all rounds together"], rows),
+        table(["", "million characters per second", "times ours (quartiles)", "all rounds together"], rows),
         missing_lines(record),
     ]
     return "\n\n".join(filter(None, parts))

@@ -111,7 +111,10 @@ def report(results: Results) -> Path:
         paragraph("""
             Each rank has one thread and one micro-batch of 16 × 128 tokens per step, V 8,192. Medians, with
             quartiles in brackets; the ways take turns, and a ratio is taken between times of one round.
-            What the ways are says [the module that runs them](../ranks/steps.py).""")
+            The ways: *alone* is a step without any sum; *exact* adds up in the order of one process, and
+            sends during the backward pass; *exact, after* sends the same after it; *all-reduce* is MPI's
+            own sum; *sharded* is as exact, with the optimiser shared out; *one process* computes all
+            micro-batches with two threads.""")
     ]
     for case, (title, section) in SECTIONS.items():
         if case in results.parts:
@@ -140,7 +143,7 @@ def section_of_cores(cases: Mapping[str, Record]) -> str:
         scaling = ratio(paired_ratio(seconds["one process"], seconds["exact"]))
         parts += [
             f"### {name}: a gradient of {_mebibytes(record['gradient_bytes'])} MiB",
-            table(["2 ranks × 1 thread", "ms per step", "by alone"], rows),
+            table(["2 ranks × 1 thread", "ms per step", "÷ alone"], rows),
             paragraph(f"""
                 The exact sum's step takes {exact} times that of MPI's all-reduce. One process with two
                 threads takes {scaling} times as long for the same two micro-batches as two ranks with one

@@ -17,7 +17,7 @@ TITLES = {
     "docs": "The documentation that comes with Python",
     "10m": "Ten million words, read at most ten times",
 }
-COLUMNS = ["record", "loss, nats", "steps", "million tokens", "ms a step", "time", "times faster", "seeds"]
+COLUMNS = ["record", "loss, nats", "steps", "million tokens", "ms per step", "time", "times faster", "seeds"]
 
 
 def write_page(
@@ -38,8 +38,9 @@ def write_page(
             in `records.toml`, and takes about as few steps as bring its loss to that of the first, unless its
             line below says otherwise. (A record with 0 seeds has not been run.) The loss is that of masked
             words on held-out batches, the same for all runs of a track: mean and standard deviation over the
-            seeds. Steps were timed in turn in one process, with the library for matrix products that a run
-            would choose; time is that of all steps, and of what comes before the first."""),
+            seeds. In the figure, the dotted line is the loss of the first record. Steps were timed in turn
+            in one process, with the library for matrix products that a run would choose; time is that of
+            all steps, and of what comes before the first."""),
     ]
     for track, rows in measured.items():
         parts += [f"## {TITLES[track]}", *_section(rows)]

@@ -69,10 +69,7 @@ def test_a_page_of_two_runs_measured_one_after_the_other(tmp_path):
     text = pretraining.write_page([second], results).read_text()
     assert list(read_json(results / "pretraining.json")) == ["one", "two"]
     assert (results / "pretraining.png").read_bytes().startswith(b"\x89PNG")
-    assert (
-        f"| one | {PROCESSOR} | 12,345 | 40 | 40,000 | 20:00 | 33 | 5.000 | 20.00% | 75.00% | 6.500 | 7.00% |"
-        in text
-    )
+    assert f"| one | {PROCESSOR}, 2 threads | 12,345 | 40 | 40,000 | 20:00 | 33 | 5.000 | 20.00% | " in text
     assert "| 20 | 20,000 | 10.0 | 7.000 | 10.00% | 75.00% |" in text
     assert "10% after 10.0 minutes (20,000 tokens); 20% after 20.0 minutes (40,000 tokens)." in text
     assert "The accuracy stayed below 10%." in text
