@@ -20,7 +20,14 @@ from minibert.data.lines import decoded_lines, read_lines
 from minibert.data.tasks import Faults
 from minibert.errors import UserError
 from minibert.tasks import open_task
-from minibert.tasks.predict import examples_of, examples_of_lines, json_lines, records, write_predictions
+from minibert.tasks.predict import (
+    check_output,
+    examples_of,
+    examples_of_lines,
+    json_lines,
+    records,
+    write_predictions,
+)
 from minibert.tasks.registry import TASKS
 from minibert.tasks.task import Task
 
@@ -68,6 +75,8 @@ def _run(flags: argparse.Namespace) -> None:
     task, model = open_task(flags.model, device=chosen_device(flags))
     task.set_layout(layout_of(flags))
     examples = _examples_to_predict(flags, task, faults)
+    if flags.output:
+        check_output(task, examples, flags.output)
     predictions = task.predict(model, examples, flags.batch_size)
     if flags.output:
         write_predictions(task, examples, predictions, flags.output)

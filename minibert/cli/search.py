@@ -16,7 +16,6 @@ from minibert.cli.flags import (
     tell,
 )
 from minibert.cli.parser import add_command, add_group
-from minibert.data.lines import suffix
 from minibert.data.tasks import Faults, Query, read_passages, read_queries, some_queries
 from minibert.devices import Device
 from minibert.errors import UserError, check_count
@@ -259,7 +258,7 @@ def _add_pairs(actions: Any) -> None:
 
 def _pairs(flags: argparse.Namespace) -> None:
     check_written(flags.output, flags.queries)
-    if suffix(flags.output) != "jsonl":
+    if Path(flags.output).suffix.lower() != ".jsonl":
         raise UserError(f"{flags.output}: pairs are written as JSON lines; give a name that ends in .jsonl")
     index, faults = PassageIndex.open(flags.index), Faults(flags.skip_bad)
     queries = _queries(flags, index, faults)

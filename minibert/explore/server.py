@@ -88,6 +88,8 @@ class Answer(Guarded):
                 answer = method(**asked)
         except (UserError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
             answer = {"error": str(error)}
+        except (AttributeError, LookupError, OverflowError, RecursionError, ValueError) as error:
+            answer = {"error": f"no such request can be answered ({error})"}  # the page sends none
         self.set_header("Content-Type", "application/json")
         try:
             self.finish(json.dumps(answer, allow_nan=False))

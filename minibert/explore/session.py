@@ -149,6 +149,8 @@ class Session:
 
     def _unchanged(self) -> Pass:
         found = self._last()
+        if self._moved:
+            raise UserError("the parameters have changed since the last pass; ask again")
         if self._plain is None:
             self._plain = run(self.model, found.sentence, found.question) if self._changes else found
         return self._plain
@@ -177,9 +179,9 @@ class Session:
     def _patch(self, asked: Mapping[str, Any], sentence: Sentence) -> Patch:
         """A token's value, as it is in another text at the same place."""
         name, text = str(asked.get("name")), str(asked.get("text") or "")
-        if not text.strip():
-            raise UserError("the other text is empty; write one to take the value from")
         other = encode(self.tokenizer, text)
+        if not other.pieces:
+            raise UserError("the other text has no words; write some to take the value from")
         token = _number(asked, "token", min(len(sentence), len(other)))
         question = self.subject.ask(replace(other, other=sentence.other), token, None)
         values = run(self.model, other, question, names=[name], backward=False).values

@@ -120,6 +120,7 @@ def _prepare(
     for tensor in stored.values():
         check_type(tensor)
     types = {tensor.dtype for tensor in stored.values()}
+    config.pop("torch_dtype", None)  # the same by its older name, of the old weights
     config["dtype"] = dtype or next(name for name, code in DTYPES.items() if code in types)  # the widest
     return config, stored, old.longest_sequence
 

@@ -18,7 +18,7 @@ from minibert.nn.places import Places
 from minibert.ops.stable_softmax import log_sum_exp
 from minibert.tasks.masked_words import masked_word_head
 from minibert.tasks.metrics import minimal_pair_accuracy
-from minibert.tasks.shared import check_texts
+from minibert.tasks.shared import check_numbers, check_texts
 from minibert.text import PretrainedTokenizer
 from minibert.variants.permutations import hidden_tokens
 from minibert.variants.xlnet import XLNetLMHeadModel
@@ -54,8 +54,9 @@ def pseudo_log_likelihoods(
 
     Sources: Salazar et al. 2020, "Masked Language Model Scoring"; Kauf and Ivanova 2023, "A Better Way to Do
     Masked Language Model Scoring".
-    Raises UserError for an unknown scoring, if the model has no such head or reads from left to right, if a
-    sentence is longer than its positions, or if the vocabulary has more tokens than the model.
+    Raises UserError for an unknown scoring, if the model has no such head or reads from left to right, if its
+    scores are NaN, if a sentence is longer than its positions, or if the vocabulary has more tokens than the
+    model.
     """
     check_choice("scoring", scoring, SCORINGS)
     tokenizer.check_size(model.config.vocab_size)
@@ -64,8 +65,10 @@ def pseudo_log_likelihoods(
     head = masked_word_head(model)
     model.eval()
     tokens, first = tokenizer.token_ids_batch(sentences), tokenizer.special_counts(1)[0]
-    features = [Feature(_with_words(tokenizer, ids), index) for index, ids in enumerate(tokens)]
-    sentence, position = _copies(np.array([len(ids) for ids in tokens], int), first)
+    # Equal sentences are read once: in batches with other padding, rounding would make one of them better.
+    rows_of = {ids: row for row, ids in enumerate(dict.fromkeys(map(tuple, tokens)))}
+    features = [Feature(_with_words(tokenizer, list(ids)), row) for ids, row in rows_of.items()]
+    sentence, position = _copies(np.array([len(ids) for ids in rows_of], int), first)
     sums = np.zeros(len(features))
     with tqdm(total=len(sentence), desc="masked words", unit="", disable=None if progress else True) as bar:
         for start in range(0, len(sentence), batch_size):
@@ -75,7 +78,8 @@ def pseudo_log_likelihoods(
             log_p = _masked_log_probabilities(model, head, batch, position[rows], hidden, tokenizer.mask_id)
             np.add.at(sums, sentence[rows], log_p)
             bar.update(len(log_p))
-    return sums
+    check_numbers(sums)
+    return sums[[rows_of[tuple(ids)] for ids in tokens]]
 
 
 def _copies(tokens: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
@@ -186,8 +190,8 @@ def next_sentence_probabilities(
     """How probable it is that each second text follows its first: (N,), from the next-sentence head.
 
     If a pair is too long for the model, its longer text is cut at the end. The model is put into evaluation
-    mode. Raises UserError if the model has no such head, if these are not equally many texts, or if the
-    vocabulary has more tokens than the model.
+    mode. Raises UserError if the model has no such head, if its scores are NaN, if these are not equally many
+    texts, or if the vocabulary has more tokens than the model.
     """
     if model.cls.seq_relationship is None:
         raise UserError(
@@ -209,4 +213,5 @@ def next_sentence_probabilities(
     for rows, batch in ordered_batches(features, batch_size, tokenizer.pad_id):
         outputs, _ = model.forward(**batch, return_logits=False, context=Context(backward=False))
         probabilities[rows] = to_numpy(ops.softmax(outputs.seq_relationship_logits)[0])[:, 0]
+    check_numbers(probabilities)
     return probabilities

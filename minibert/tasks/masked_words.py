@@ -10,6 +10,7 @@ from minibert.bert import BertForPreTraining
 from minibert.bert.heads import BertLMPredictionHead
 from minibert.errors import UserError
 from minibert.nn import Context
+from minibert.tasks.shared import check_numbers
 from minibert.text import PretrainedTokenizer
 from minibert.variants.permutations import hidden_tokens
 from minibert.variants.xlnet import XLNetLMHeadModel
@@ -42,8 +43,8 @@ def fill_mask(
     instead: of a token that no text in the training had, from a stream that no loss has taught to predict.
 
     Raises UserError if the model has no such head or reads from left to right, if there is no [MASK]
-    (RoBERTa: <mask>), if the text is longer than the model's positions, or if the vocabulary has more tokens
-    than the model.
+    (RoBERTa: <mask>), if the text is longer than the model's positions, if the vocabulary has more tokens
+    than the model, or if the model's scores are NaN.
     """
     masked_word_head(model)
     tokenizer.check_size(model.config.vocab_size)
@@ -64,6 +65,7 @@ def fill_mask(
     scores = outputs.prediction_logits[0]  # (N, V) of an XLNet, else (S, V)
     logits = scores if queries else scores[model.device.asarray(masks)]  # (N, V)
     probabilities = to_numpy(ops.softmax(logits)[0])[:, :most]
+    check_numbers(probabilities)
     best = np.argsort(-probabilities, axis=-1, kind="stable")[:, : int(top_k)]  # (N, top_k)
     return [
         [(tokenizer.token_text(token), float(row[token])) for token in tokens]

@@ -257,4 +257,4 @@ def minimal_pair_accuracy(good_scores: Any, bad_scores: Any, phenomena: Sequence
     right = good_scores > bad_scores
     names = np.asarray(phenomena)
     shares = {str(name): float(right[names == name].mean()) for name in np.unique(names)}
-    return {"overall": float(right.mean()), **shares}
+    return shares | {"overall": float(right.mean())}  # also if a phenomenon has this name

@@ -77,10 +77,20 @@ def write_predictions(
     task: Task, examples: Sequence[Any], predictions: Sequence[Any], path: str | Path
 ) -> None:
     """Write one JSON object per line, or the task's own format if the file has the suffix of that."""
-    if task.own_ending is not None and str(path).endswith(task.own_ending):
+    if _in_own_format(task, path):
         write_text(path, task.own_format(examples, predictions))
     else:
         write_text(path, json_lines(records(task, examples, predictions)))
+
+
+def check_output(task: Task, examples: Sequence[Any], path: str | Path) -> None:
+    """Raise UserError if `write_predictions` could not write those for these examples."""
+    if _in_own_format(task, path):
+        task.check_own_format(examples)
+
+
+def _in_own_format(task: Task, path: str | Path) -> bool:
+    return task.own_ending is not None and str(path).endswith(task.own_ending)
 
 
 def json_lines(values: Iterable[dict[str, Any]]) -> str:

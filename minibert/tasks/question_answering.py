@@ -273,17 +273,21 @@ class AnswerQuestions(
         asked = {"id": example.id, "question": example.text, **known}
         return asked | {"prediction": self.answer(prediction), "n_best": n_best}
 
+    def check_own_format(self, examples: Sequence[Question]) -> None:
+        """Raise UserError if two questions have the same id."""
+        for repeated, times in Counter(question.id for question in examples).most_common(1):
+            if times > 1:
+                raise UserError(
+                    f"{times} questions have the id {repeated!r}, and the answers are written by id; give "
+                    "ids of their own, or an output that ends in .jsonl"
+                )
+
     def own_format(self, examples: Sequence[Question], predictions: Sequence[AnswerPrediction]) -> str:
         """The answers by the questions' ids, as the evaluation scripts of SQuAD read them.
 
         Raises UserError if two questions have the same id.
         """
-        ((repeated, times),) = Counter(question.id for question in examples).most_common(1)
-        if times > 1:
-            raise UserError(
-                f"{times} questions have the id {repeated!r}, and the answers are written by id; give ids of "
-                "their own, or an output that ends in .jsonl"
-            )
+        self.check_own_format(examples)
         answers = {
             question.id: self.answer(prediction)
             for question, prediction in zip(examples, predictions, strict=True)

@@ -153,6 +153,8 @@ class PassageIndex:
         Raises UserError for another encoder, or if there is none any more. ``options`` are those of
         ``TextEncoder.open``: device …
         """
+        if folder is None and not self.info.model:
+            raise UserError(f"{self.folder}: the encoder was in no folder; say where it is now (--model)")
         if folder is None and not Path(self.info.model).is_dir():
             raise UserError(
                 f"{self.folder}: the encoder is no longer in {self.info.model}; say where it is (--model)"

@@ -22,6 +22,12 @@ NO_NUMBERS = (
 FEW_THREADS = 8  # of more, all compute the same batch: every batch at work needs memory of its own
 
 
+def check_numbers(scores: np.ndarray) -> None:
+    """Raise UserError if a model's score is NaN, which no comparison would notice."""
+    if np.isnan(scores).any():
+        raise UserError(NO_NUMBERS)
+
+
 def check_texts(texts: Any) -> None:
     """Raise UserError unless these are several texts, which can be read more than once."""
     refuse_single_text(texts)

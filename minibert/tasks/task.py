@@ -291,6 +291,9 @@ class Task(Generic[ModelT, OptionsT, ExampleT, FeatureT, PredictionT]):
         """An example and its prediction as one JSON object."""
         raise NotImplementedError
 
+    def check_own_format(self, examples: Sequence[ExampleT]) -> None:
+        """Raise UserError if the predictions for these examples could not be written in the `own_format`."""
+
     def own_format(self, examples: Sequence[ExampleT], predictions: Sequence[PredictionT]) -> str:
         """A file of predictions as other programs for the task expect it, where there is such a format."""
         raise NotImplementedError

@@ -259,6 +259,10 @@ def test_a_place_for_results_is_looked_for_before_they_are_computed(indexed, cap
         ("index --passages more.tsv --index encoder", "encoder: this is not an index of passages"),
         ("index --pooling cls --passages more.tsv --index index", "index: made with another model ("),
         ("query --index index rome ' '", "an empty question; give some words to search for"),
+        (
+            "pairs --index index --queries queries.tsv --output p.jsonl.gz",
+            "p.jsonl.gz: pairs are written as JSON lines; give a name that ends in .jsonl",
+        ),
         ("query --index nowhere rome", "nowhere: no index of passages; make one with"),
         ("query --index index --top-k 0 rome", "top_k must be a whole number of at least 1, got 0"),
         (

@@ -99,6 +99,10 @@ def test_nobody_else_is_answered(served, method, path, headers):
     [
         ("/look", "{", "Expecting"),
         ("/look", "[]", "expected a JSON object"),
+        ("/look", "[" * 200_000, "no such request can be answered"),
+        ("/look", '{"text": "a [MASK]", "changes": ["x"]}', "no such request can be answered"),
+        ("/step", '{"rate": 1e400}', "expected a number"),
+        ("/step", f'{{"rate": {10**400}}}', "no such request can be answered"),
         ("/look", '{"text": "a", "depth": 3}', "depth"),
         ("/look", '{"text": "no mask"}', "no word is hidden"),
         ("/tensor", '{"name": "nothing"}', "there is no value"),

@@ -106,6 +106,8 @@ def test_after_a_step_that_was_too_long(session):
     session.step(1e200)
     with pytest.raises(UserError, match="the parameters have changed since the last pass; ask again"):
         session.derivative("bert.embeddings", [0, 0])
+    with pytest.raises(UserError, match="the parameters have changed since the last pass; ask again"):
+        session.words()
     with np.errstate(all="ignore"), pytest.raises(UserError, match="the loss is no number any more"):
         session.look(TEXT)
     session.reset()
@@ -220,7 +222,8 @@ def test_the_words_in_parts(session):
         (WEIGHT | {"key": 9}, "key is 9; expected a whole number from 0 to 8"),
         (WEIGHT | {"weight": 2}, "weight is 2; expected a number from 0 to 1"),
         (PATCH | {"name": "nothing"}, "'nothing' is no value with a row for each token"),
-        (PATCH | {"text": " "}, "the other text is empty"),
+        (PATCH | {"text": " "}, "the other text has no words"),
+        (PATCH | {"text": "\u200b"}, "the other text has no words"),
         (PATCH | {"token": 8, "text": "short"}, "token is 8; expected a whole number from 0 to 2"),
     ],
 )

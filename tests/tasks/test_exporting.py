@@ -115,6 +115,14 @@ def test_the_type_stays_as_it_is_unless_said_otherwise(folder, tmp_path, dtype):
     assert json.loads((tmp_path / "copy" / "config.json").read_text())["dtype"] == dtype
 
 
+def test_no_older_name_of_the_type_stays(folder, tmp_path):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"torch_dtype": "float32"}))
+    export(folder, tmp_path / "half", dtype="float16")
+    made = json.loads((tmp_path / "half" / "config.json").read_text())
+    assert made["dtype"] == "float16" and "torch_dtype" not in made
+
+
 def test_the_encoder_alone(folder, tmp_path):
     (folder / "task.json").write_text('{"task": "classify"}')
     export(folder, tmp_path / "encoder", encoder_only=True)

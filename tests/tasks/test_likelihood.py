@@ -123,6 +123,16 @@ def test_the_share_of_pairs_whose_good_sentence_is_likelier(config):
     assert 0 < scores["overall"] < 1
 
 
+@pytest.mark.parametrize("batch_size", [3, 16, 1000])
+def test_equal_sentences_score_the_same_in_any_batches(config, batch_size):
+    """Written in capital letters, a sentence has the same tokens, so such a pair is a tie: no success."""
+    model = BertForMaskedLM(config, seed=1)
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(list("abcdefg"), rng.integers(2, 10))) for _ in range(40)]
+    pairs = [MinimalPair(text, text.upper(), "paradigm", "ties") for text in texts]
+    assert blimp_scores(model, TOKENIZER, pairs, batch_size=batch_size)["overall"] == 0.0
+
+
 # -- The next sentence -------------------------------------------------------------------------------
 
 
@@ -143,6 +153,15 @@ def test_next_sentence_probabilities_are_those_of_each_pair_alone(device, config
 
 
 # -- Mistakes ----------------------------------------------------------------------------------------
+
+
+def test_a_model_of_nan_is_refused(config):
+    model = BertForPreTraining(config)
+    model.buffers.value[...] = np.nan
+    with pytest.raises(UserError, match="the model's scores are NaN or infinite"):
+        pseudo_log_likelihoods(model, TOKENIZER, ["a b"])
+    with pytest.raises(UserError, match="the model's scores are NaN or infinite"):
+        next_sentence_probabilities(model, TOKENIZER, ["a"], ["b"])
 
 
 def test_what_cannot_be_scored_is_refused(config):

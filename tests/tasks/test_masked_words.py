@@ -70,6 +70,13 @@ def test_the_guesses_are_the_same_on_every_array_library(device, config, tokeniz
     assert all(type(p) is float for _, p in here[0])
 
 
+def test_a_model_of_nan_is_refused(config, tokenizer):
+    model = BertForMaskedLM(config)
+    model.buffers.value[...] = np.nan
+    with pytest.raises(UserError, match="the model's scores are NaN or infinite"):
+        fill_mask(model, tokenizer, "the [MASK]")
+
+
 def test_what_cannot_be_filled_is_refused(config, tokenizer):
     model = BertForMaskedLM(config)
     with pytest.raises(UserError, match=r"^no \[MASK\] in 'the river'"):

@@ -228,6 +228,7 @@ def test_ranks():
 def test_minimal_pairs_by_phenomenon():
     scores = minimal_pair_accuracy([-1.0, -2.0, -3.0, -4.0], [-2.0, -1.0, -3.0, -5.0], ["b", "a", "a", "a"])
     assert scores == {"overall": 0.5, "a": pytest.approx(1 / 3), "b": 1.0}  # equal scores are no success
+    assert minimal_pair_accuracy([1, 2], [0, 5], ["overall", "x"]) == {"overall": 0.5, "x": 0.0}
 
 
 def test_there_must_be_something_to_score():

@@ -12,6 +12,7 @@ from minibert.devices import resolve_device
 from minibert.errors import UserError
 from minibert.heads import BertForQuestionAnswering
 from minibert.heads.outputs import QuestionAnsweringOutput
+from minibert.tasks.predict import check_output
 from minibert.tasks.question_answering import (
     AnswerOptions,
     AnswerPrediction,
@@ -277,6 +278,10 @@ def test_answers_by_id_need_different_ids():
     asked = [question("c d"), question("c d")]
     with pytest.raises(UserError, match=f"2 questions have the id '{asked[0].id}'"):
         task().own_format(asked, [predicted(0.0), predicted(1.0)])
+    with pytest.raises(UserError, match=f"2 questions have the id '{asked[0].id}'"):
+        check_output(task(), asked, "answers.json")  # before anything is predicted
+    check_output(task(), asked, "answers.jsonl")
+    check_output(task(), [], "answers.json")
 
 
 def test_a_question_is_asked_of_a_passage():

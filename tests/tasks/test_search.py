@@ -236,6 +236,13 @@ def test_the_index_knows_its_encoder(index, encoder, encoder_folder, tmp_path):
     assert index.open_encoder(tmp_path / "moved").digest == encoder.digest
 
 
+def test_an_encoder_that_was_never_in_a_folder(encoder, tmp_path):
+    nowhere = TextEncoder(encoder.model, encoder.tokenizer, encoder.max_length)
+    made = PassageIndex.create(tmp_path / "made", nowhere, PASSAGES)
+    with pytest.raises(UserError, match="made: the encoder was in no folder; say where it is"):
+        made.open_encoder()
+
+
 def test_what_is_no_index(index, encoder, tmp_path):
     with pytest.raises(UserError, match="nowhere: no index of passages; make one with"):
         PassageIndex.open(tmp_path / "nowhere")

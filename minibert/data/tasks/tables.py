@@ -249,7 +249,10 @@ def _example(row: Row, columns: Columns, scores: bool, place: Place) -> TextExam
 
 def _text_pair(row: Row, columns: Columns) -> str | None:
     second = columns.text_pair
-    if second is None or (columns.optional and row.get(second) in (None, "")):
+    if second is None:
+        return None
+    cell = row.get(second)
+    if columns.optional and (cell is None or (isinstance(cell, str) and not cell.strip())):
         return None
     return _text(row, second)
 

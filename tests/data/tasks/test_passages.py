@@ -124,7 +124,7 @@ def test_passages_of_tables(write):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("a.tsv", "id\ttitle\ttext\nx\t\tone\ny\tT\ttwo\nz\t\tthree\n"),
+        ("a.tsv", "id\ttitle\ttext\nx\t\tone\ny\tT\ttwo\nz\t \tthree\n"),
         (
             "a.jsonl",
             '{"id": "x", "text": "one"}\n{"id": "y", "text": "two", "title": "T"}\n'
