@@ -157,11 +157,11 @@ def with_more_phrases(records: Mapping[str, Record]) -> str:
     rows = _students(records, "sst2-rounded", WITH_MORE_PHRASES)
     told = paragraph("""
         The teacher, all-MiniLM-L6-v2, has learned from all 67,349 phrases of SST-2, in bfloat16 (so it is
-        not the teacher above). Other phrases were made
-        of these: short ones were joined, and a tenth to four tenths of the words hidden and drawn anew from
-        what `mini` guesses (`python -m benchmarks.finetuning.more_phrases`). The teacher labels them
-        (`--unlabelled`), and the student learns from them and from the labelled ones in three passes. By
-        itself it takes twelve passes over the labelled ones, somewhat more steps.""")
+        not the teacher above). Other phrases were made of these: short ones were joined, and a tenth to four
+        tenths of the words hidden and drawn anew from what `mini` guesses
+        (`python -m benchmarks.finetuning.more_phrases`). The teacher labels them (`--unlabelled`), and the
+        student learns from them and from the labelled ones: tiny in three passes, mini in two, in bfloat16.
+        By itself it takes twelve or eight passes over the labelled ones, somewhat more steps.""")
     return _with_scores(told, rows)
 
 
