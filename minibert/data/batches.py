@@ -149,8 +149,10 @@ def held_out_batches(
     """Batches of instances, always the same ones; each document is used at most once.
 
     They are like those of ``BatchStream``, except that the last one of each part may be smaller.
-    Raises UserError if there are too few documents.
+    Raises UserError if there are too few documents, or for a batch size below 1.
     """
+    if batch_size < 1:
+        raise UserError(f"the batch size must be at least 1, got {batch_size}")
     _check_documents(documents, settings, "evaluate on")
     plan = _plan_pass(documents, generator("held-out documents", seed))
     size = _rows_of_part(settings)

@@ -128,6 +128,12 @@ class PreparedCorpus:
             raise UserError(
                 f"{folder / 'meta.json'}: not a prepared corpus of this version; prepare it again"
             )
+        kinds = {"corpus": str, "tokens": int, "sentences": int, "documents": int}
+        sound = all(type(meta.get(name)) is kind for name, kind in kinds.items())
+        if not sound or meta.get("dtype") not in ("uint16", "int32"):
+            raise UserError(
+                f"{folder / 'meta.json'}: damaged; delete the folder {folder} and prepare the corpus again"
+            )
         documents = meta["documents"]
         tokens = _map(folder / "tokens.bin", meta["dtype"], meta["tokens"])
         sentence_starts = _map(folder / "sentence_starts.bin", "int64", meta["sentences"] + 1)

@@ -106,6 +106,8 @@ class Distillation(Module):
         All losses are sums divided by the student's denominator. Raises UserError for what does not fit the
         student.
         """
+        if labels is None:
+            raise UserError("a batch without labels; the student learns from them, too: give labels")
         inputs = self.student.prepare(labels=labels, **batch)
         expected = (len(inputs.attention_mask), self.student.config.num_labels)
         logits = computed_earlier("teacher_logits", teacher_logits, expected, self.dtype)

@@ -91,6 +91,8 @@ class TaskModel(BertPretrainedModel, Generic[Output]):
         shape = inputs.attention_mask.shape
         targets = None if labels is None else self._targets(labels, shape, denominator)
         if features is not None:
+            if not self.config.feature_layers:
+                raise UserError("features are for a model with feature_layers; leave them out")
             features = self._given_features(features, shape)
         return TaskInputs(**vars(inputs), targets=targets, features=features)
 

@@ -136,11 +136,12 @@ def learn_vocabulary(
     takes the most frequent pair of neighbours; ties go to the pair whose left, then right token comes first
     in Unicode order. Merging ends early when no pair occurs ``min_frequency`` times any more.
 
-    Raises UserError if there are no words, or if special tokens and alphabet alone exceed ``vocab_size``.
+    Raises UserError if there are no words, if none has only characters of the alphabet, or if special tokens
+    and alphabet alone exceed ``vocab_size``.
     """
     refuse_no_words(word_counts)
     alphabet = frequent_characters(word_counts, alphabet_limit)
-    words = {word: count for word, count in word_counts.items() if alphabet.issuperset(word)}
+    words = spelled_words(word_counts, alphabet)
     continuing = {char for word in words for char in word[1:]}
     tokens = [*special_tokens, *sorted(alphabet), *(CONTINUATION + char for char in sorted(continuing))]
     if len(tokens) > vocab_size:
@@ -202,6 +203,17 @@ def frequent_characters(word_counts: Mapping[str, int], limit: int) -> set[str]:
         for char in word:
             counts[char] += count
     return set(sorted(counts, key=lambda char: (-counts[char], char))[:limit])
+
+
+def spelled_words(word_counts: Mapping[str, int], alphabet: set[str]) -> dict[str, int]:
+    """The words that have no other characters than these. Raises UserError if there are none."""
+    words = {word: count for word, count in word_counts.items() if alphabet.issuperset(word)}
+    if not words:
+        raise UserError(
+            f"every word has a character that is not among the {len(alphabet)} most frequent ones; "
+            "set a higher alphabet_limit"
+        )
+    return words
 
 
 class _Merges:

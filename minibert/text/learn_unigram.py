@@ -13,7 +13,7 @@ from scipy.special import digamma
 from tqdm import tqdm
 
 from minibert.errors import UserError
-from minibert.text.learn import USUAL_ALPHABET, frequent_characters, refuse_no_words
+from minibert.text.learn import USUAL_ALPHABET, frequent_characters, refuse_no_words, spelled_words
 
 NUL = "\0"  # NumPy's strings lose it at their end
 LONGEST_PIECE = 16  # characters, with the ▁
@@ -54,12 +54,7 @@ def learn_unigram(
             f"vocab_size {vocab_size} is too small: the special tokens and the alphabet alone take "
             f"{len(special_tokens) + len(alphabet)}; ask for more tokens or set a lower alphabet_limit"
         )
-    words = sorted(word for word in word_counts if alphabet.issuperset(word))
-    if not words:
-        raise UserError(
-            f"every word has a character that is not among the {len(alphabet)} most frequent ones; "
-            "set a higher alphabet_limit"
-        )
+    words = sorted(spelled_words(word_counts, alphabet))
     counts = np.array([word_counts[word] for word in words], dtype=np.float64)
     with tqdm(desc="learning pieces", unit=" rounds", disable=not progress) as bar:
         learner = _Learner(words, counts, SEEDS_PER_PIECE * vocab_size)

@@ -182,8 +182,8 @@ class UnigramTokenizer(PretrainedTokenizer):
 
     def whole_tokens(self, text: str) -> list[str]:
         """The words of a text, normalised, each with ▁ before it. Added tokens divide words."""
-        words = self._normaliser.words(text)
-        return [part for word in words for part in self._added.split(word) if part]
+        between = [text[start:stop] for start, stop, added in self._parts(text) if added is None]
+        return [word for part in between for word in self._normaliser.words(part)]
 
     def count_whole_tokens(self, texts: Iterable[str], *, progress: bool = False) -> Counter[str]:
         """How often each word occurs in a stream of texts; see `count_words`.

@@ -27,6 +27,7 @@ from minibert.bert.models import BertForMaskedLM, BertForPreTraining
 from minibert.errors import UserError
 from minibert.nn import Context, Module
 from minibert.nn.outputs import plain_number
+from minibert.nn.targets import check_range
 from minibert.ops import Cache
 
 
@@ -85,6 +86,7 @@ class MaskedWordDistillation(Module):
         self.student = student
         self.temperature = temperature
         self.weights = {"soft_loss": soft_weight, "mlm_loss": mlm_weight, "cosine_loss": cosine_weight}
+        self._types = teacher.config.type_vocab_size
         assert teacher.cls.predictions
         # Its functions, not the teacher itself: it is no part of what learns.
         self._read, self._score = teacher.bert.forward, teacher.cls.predictions.forward
@@ -98,7 +100,10 @@ class MaskedWordDistillation(Module):
         """Check a batch of the student, with labels. Everything is on the host."""
         if batch.get("labels") is None:
             raise UserError("a batch without labels; the student learns from masked words: give labels")
+        if batch.get("next_sentence_label") is not None:
+            raise UserError("the student learns from masked words alone; leave out next_sentence_label")
         masked = self.student.prepare(**batch)
+        check_range("token_type_ids", masked.token_type_ids, self._types, "the teacher's type_vocab_size")
         tokens = token_denominator or int(masked.attention_mask.sum())
         return MaskedDistillationInputs(masked, np.asarray(tokens, self.dtype))
 

@@ -45,7 +45,7 @@ def generator_config(config: BertConfig, share: float) -> BertConfig:
     """The configuration of a generator with this share of the discriminator's heads, but at least one.
 
     Heads have the size that they have there, and the other sizes follow. The paper uses a quarter for its
-    small and base models.
+    small and large models, and a third for base.
     """
     heads = max(1, round(config.num_attention_heads * share))
     return config.replace(
@@ -134,6 +134,8 @@ class ElectraGeneratorAndDiscriminator(Module):
         **batch: Any,
     ) -> JointInputs:
         """Check a masked batch with labels, as ``ElectraForMaskedLM`` takes it. All is on the host."""
+        if labels is None:
+            raise UserError("a batch without labels; the generator learns from masked words: give labels")
         batch["input_ids"] = input_ids
         masked = self.generator.prepare(
             labels=labels, mlm_denominator=mlm_denominator, predictions=predictions, **batch

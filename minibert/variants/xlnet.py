@@ -19,6 +19,8 @@ them reads every text as its first part; ``mem_len`` is ignored), and what no re
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from minibert.arrays import Array
 from minibert.bert.config import BertConfig
 from minibert.bert.heads import BertLMPredictionHead
@@ -34,7 +36,7 @@ from minibert.heads.task_models import (
     BertForTokenClassification,
 )
 from minibert.nn import Context, Dropout, Module
-from minibert.nn.targets import as_integers, masked_lm_targets
+from minibert.nn.targets import IGNORED, as_integers, masked_lm_targets
 from minibert.ops import Cache
 from minibert.variants.permutations import PermutedInputs, permuted_inputs
 from minibert.variants.xlnet_config import NAMES, XLNetConfig
@@ -126,6 +128,11 @@ class XLNetLMHeadModel(_XLNet, BertForMaskedLM):
         labels = as_integers("labels", labels)
         if labels.shape != shape:
             raise UserError(f"labels has shape {labels.shape}; expected {shape}, a label for each prediction")
+        fills_up = inputs.predicted is not None and ~np.any(
+            batch["target_mapping"], axis=2
+        )  # no token's query
+        if (labels[fills_up] != IGNORED).any():
+            raise UserError("labels has a word at a row of zeros in target_mapping; give −100 there")
         targets = masked_lm_targets(labels, shape, self.config.vocab_size, self.dtype, predictions)
         targets = targets.divided_by(mlm_denominator, self.config.loss_denominator_epsilon)
         return replace(inputs, masked_lm=targets)

@@ -270,6 +270,8 @@ def test_too_few_documents(make_documents, numbered_vocabulary):
 def test_a_bad_batch_size_or_place(documents, numbered_vocabulary):
     with pytest.raises(UserError, match="batch size must be at least 1, got 0"):
         BatchStream(documents, numbered_vocabulary, SETTINGS, 0)
+    with pytest.raises(UserError, match="batch size must be at least 1, got 0"):
+        next(held_out_batches(documents, numbered_vocabulary, SETTINGS, 0))
     with pytest.raises(UserError, match="lies beyond these documents"):
         BatchStream(documents, numbered_vocabulary, SETTINGS, 8).restore({"pass": 0, "block": 99, "row": 0})
     with pytest.raises(UserError, match="lies beyond these documents"):

@@ -355,6 +355,11 @@ def test_a_damaged_folder_is_told_from_a_missing_one(corpus, tokenizer, tmp_path
     with pytest.raises(UserError, match=r"tokens.bin: damaged: 10 bytes, expected [\d,]+; delete the folder"):
         PreparedCorpus.open(out)
     meta = json.loads((out / "meta.json").read_text())
+    for name in ("corpus", "dtype", "tokens", "sentences", "documents"):
+        for damaged in ({key: value for key, value in meta.items() if key != name}, meta | {name: None}):
+            (out / "meta.json").write_text(json.dumps(damaged))
+            with pytest.raises(UserError, match=r"meta\.json: damaged; delete the folder"):
+                PreparedCorpus.open(out)
     (out / "meta.json").write_text(json.dumps(meta | {"format": 0}))
     with pytest.raises(UserError, match="not a prepared corpus of this version"):
         PreparedCorpus.open(out)

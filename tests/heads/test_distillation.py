@@ -46,6 +46,11 @@ def inside(model):
     return [[to_numpy(x) for x in values] for values in (outputs.hidden_states[1:], outputs.attentions)]
 
 
+def test_labels_are_needed():
+    with pytest.raises(UserError, match="a batch without labels; the student learns from them, too"):
+        make(SMALL, LARGE)[0].forward(**BATCH, **TARGETS | {"labels": None})
+
+
 def test_the_teacher_has_no_dropout_and_stays_as_it_is(monkeypatch):
     """It is asked without dropout and without keeping anything for a backward pass, even in training mode."""
     distillation, _, teacher = make(SMALL, LARGE, hidden_weight=1.0)

@@ -382,6 +382,14 @@ def test_a_label_beyond_single_precision_is_not_finite(build):
         model.forward([[2, 7]], labels=[1e40])
 
 
+@pytest.mark.parametrize(
+    "kind", [BertForSequenceClassification, BertForTokenClassification, BertForQuestionAnswering]
+)
+def test_features_are_for_models_that_learn_from_features(build, kind):
+    with pytest.raises(UserError, match="features are for a model with feature_layers; leave them out"):
+        build(kind).forward([[1, 2]], features=np.zeros((1, 2, 8)))
+
+
 @pytest.mark.parametrize("kind", [BertForMaskedLM, BertForSequenceClassification])
 def test_a_batch_that_only_the_encoder_prepared_is_refused_by_a_model_with_a_head(build, kind):
     """Its targets, or that there are none, are part of a prepared batch."""

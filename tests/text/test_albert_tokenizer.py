@@ -81,7 +81,10 @@ def test_added_tokens_are_found_first():
 def test_added_tokens_divide_words():
     """So a word that holds one is never a token, and cannot be made one."""
     tokenizer = AlbertTokenizer(PIECES, added_tokens=[AddedToken("(")])
-    assert tokenizer.whole_tokens("low(lower new") == ["▁low", "lower", "▁new"]
+    assert tokenizer.whole_tokens("low(lower new") == ["▁low", "▁lower", "▁new"]  # as it cuts texts
+    assert tokenizer.whole_tokens("(") == []
+    masks = AlbertTokenizer(PIECES, added_tokens=[AddedToken("[MASK]")])
+    assert masks.whole_tokens("[MASK]") == []  # which lower case would hide
 
 
 def test_of_added_tokens_the_longest_wins():

@@ -85,6 +85,11 @@ def test_alphabet_keeps_the_most_frequent_characters():
     assert tokens == ["y", "z", "##y", "##z", "##yz", "yyz"]
 
 
+def test_an_alphabet_that_spells_no_word_is_refused():
+    with pytest.raises(UserError, match="not among the 1 most frequent ones; set a higher alphabet_limit"):
+        learn_vocabulary({"ab": 3, "cd": 2}, 100, [], alphabet_limit=1)
+
+
 def test_ties_in_the_alphabet_go_in_unicode_order():
     assert frequent_characters({"d": 1, "b": 1, "a": 2, "c": 1}, 3) == {"a", "b", "c"}
 

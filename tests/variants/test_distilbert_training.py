@@ -77,6 +77,16 @@ def test_masked_words_are_needed():
         pairs.forward(input_ids=make_batch()["input_ids"])
 
 
+def test_what_the_teacher_cannot_read_or_nobody_learns_from_is_refused():
+    pairs, batch = MaskedWordDistillation(make_student(), make_teacher(type_vocab_size=1)), make_batch()
+    with pytest.raises(UserError, match="token_type_ids contains 1; expected 0 to 0 .the teacher's type"):
+        pairs.forward(**batch | {"token_type_ids": np.ones_like(batch["input_ids"])})
+    with pytest.raises(
+        UserError, match="the student learns from masked words alone; leave out next_sentence"
+    ):
+        pairs.forward(**batch, next_sentence_label=[0] * len(batch["input_ids"]))
+
+
 def gradients(model, batches, **more):
     counts = count_targets(model, batches)
     prepared = [model.prepare(**batch, **counts, **more) for batch in batches]

@@ -59,6 +59,11 @@ def test_only_masked_words_are_replaced_and_a_right_guess_is_original():
     assert abs(right - expected.mean()) < 4.5 * spread and right > 0
 
 
+def test_labels_are_needed():
+    with pytest.raises(UserError, match="a batch without labels; the generator learns from masked words"):
+        make().forward(**make_batch() | {"labels": None})
+
+
 def test_the_loss_and_all_gradients_are_those_of_the_two_models_by_themselves(tmp_path, monkeypatch):
     """The same weights in two separate models, with the text that the discriminator was given."""
     model, batch = make(), make_batch()

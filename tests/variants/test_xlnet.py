@@ -320,6 +320,10 @@ ONLY_PADDING[1, 4, 1:] = 1
         ),
         (ORDERS | {"labels": TAGS}, r"labels has shape \(3, 6\); expected \(3, 3\)"),
         ({"labels": [[13] * 6] * 3}, "labels contains 13"),
+        (
+            {"target_mapping": NO_MASK[:, :2], "perm_mask": NO_MASK, "labels": [[1, -100]] * 3},
+            "labels has a word at a row of zeros in target_mapping; give −100 there",
+        ),
     ],
 )
 def test_a_batch_that_does_not_fit_is_refused_in_a_line(change, message):
