@@ -21,7 +21,8 @@ def add(commands: Any) -> None:
         "mpirun -n 8 minibert prepare --corpus wikipedia/ --vocab-size 30000",
     )
     names = (
-        "corpus layout held_out tokenizer variant vocab_size alphabet_limit lowercase seed prepared processes"
+        "corpus layout held_out held_out_seed tokenizer variant vocab_size alphabet_limit lowercase seed "
+        "prepared processes"
     )
     add_setting_flags(parser, PretrainSettings, names=names.split())
 

@@ -71,15 +71,20 @@ def add_recipe_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--recipe",
         choices=tuple(PRETRAINING_RECIPES),
-        default="original",
         help="settings to begin with, which the file and the flags override: the decisions of the original "
-        "BERT, or those with which a small one learns fastest (default: %(default)s)",
+        "BERT, or those with which a small one learns fastest (default: original)",
     )
 
 
 def pretrain_settings(flags: argparse.Namespace) -> PretrainSettings:
     """The pre-training settings that a command line gives."""
-    given, values = given_settings(flags), dict(PRETRAINING_RECIPES[getattr(flags, "recipe", "original")])
+    given = given_settings(flags)
+    in_file = given.pop("recipe", "original")
+    recipe = getattr(flags, "recipe", None) or in_file
+    if recipe not in PRETRAINING_RECIPES:
+        known = ", ".join(PRETRAINING_RECIPES)
+        raise UserError(f"{flags.config}: recipe must be one of {known}, got {recipe!r}")
+    values = dict(PRETRAINING_RECIPES[recipe])
     if given.get("model"):
         values = {name: value for name, value in values.items() if name not in INITIALIZERS}  # of new models
     family = FAMILIES.get(str(given.get("variant")))

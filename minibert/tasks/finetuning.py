@@ -93,7 +93,7 @@ def _finetune(run: Run, settings: FinetuneSettings, options: TaskOptions) -> dic
     needs = f"{settings.batch_size} sequences of up to {options.max_length} tokens"
     environment = begun.get("environment") if checkpoint is None else None  # of the restarts that have ended
     if settings.resume:
-        _begin(run)
+        run.begin()
     with run.training(lambda: needs, "lower --max-length"):
         for number, seed in enumerate(settings.seeds, start=1):
             if seed in [restart["seed"] for restart in ended]:
@@ -105,7 +105,7 @@ def _finetune(run: Run, settings: FinetuneSettings, options: TaskOptions) -> dic
             restart = _Restart(run, settings, data, seed, checkpoint)
             checkpoint = None  # it was that of the first restart that had not ended
             if not settings.resume and not ended:
-                _begin(run)
+                run.begin()
             if environment:
                 run.go_on_in(environment)
                 environment = None
@@ -167,10 +167,6 @@ def _read_results(path: Path) -> dict[str, Any] | None:
             f"{path}: not the results of a run; restore the file, or start the run again with --overwrite"
         )
     return results
-
-
-def _begin(run: Run) -> None:
-    run.begin([*run.folder.glob("seed-*"), run.folder / BEST], ["results.json", "training.png"])
 
 
 @dataclass(frozen=True)
@@ -321,6 +317,7 @@ class _Restart:
         self.folder = settings.folder / f"seed-{seed}"
         self.model = _open_model(settings, data.task, seed, run.device, checkpoint)
         self.best: dict[str, Any] = checkpoint.state["best"] if checkpoint else {}  # the best evaluation
+        self._saved = self.best.get("step")  # of the best evaluation that the last checkpoint knows
         if isinstance(self.model, TaskModel) and settings.features and data.task.frozen_encoder is None:
             pad_id, size = data.task.tokenizer.pad_id, settings.batch_size  # the same for all restarts
             data.task.frozen_encoder = FrozenEncoder(self.model, pad_id, size, Path(settings.out), run.ranks)
@@ -341,7 +338,7 @@ class _Restart:
             folder=self.folder,
             trained_on=self.data.digest,
             save_model=functools.partial(task.save, self.model),
-            own_state=lambda _: {"best": self.best},
+            own_state=self._own_state,
             trainee=self._trainee(),
             batches=batches,
             evaluate=self._evaluate,
@@ -391,9 +388,23 @@ class _Restart:
             self.best = evaluation
             if not self.trainer.ranks.first:
                 return scores
-            with atomic_folder(self.folder / BEST) as unfinished:
+            with atomic_folder(self.best_folder) as unfinished:
                 task.save(self.model, unfinished)
+            needed = self.best_folder.name, f"{BEST}-{self._saved}"  # a killed run goes on with the second
+            for old in self.folder.glob(f"{BEST}-*"):
+                if old.name not in needed:
+                    shutil.rmtree(old)
         return scores
+
+    @property
+    def best_folder(self) -> Path:
+        """Where the model of the best evaluation is."""
+        return self.folder / f"{BEST}-{self.best['step']}"
+
+    def _own_state(self, _: int) -> dict[str, Any]:
+        """What a checkpoint has to know besides."""
+        self._saved = self.best["step"]
+        return {"best": self.best}
 
     def _is_better(self, evaluation: Mapping[str, Any]) -> bool:
         """Whether an evaluation beats the best so far, or equals one from before anything was learned."""
@@ -448,7 +459,7 @@ def _keep_best(run: Run, ended: Sequence[dict[str, Any]], restart: _Restart) -> 
     """
     if _best_of(ended, _metric(restart.settings, restart.data.task)) is ended[-1]:
         with atomic_folder(run.folder / BEST) as unfinished:
-            shutil.copytree(restart.folder / BEST, unfinished, dirs_exist_ok=True)
+            shutil.copytree(restart.best_folder, unfinished, dirs_exist_ok=True)
     results = {
         "runs": ended,
         "trained_on": restart.data.digest,
@@ -462,7 +473,7 @@ def _keep_best(run: Run, ended: Sequence[dict[str, Any]], restart: _Restart) -> 
 
 def _remove_leftovers(folder: Path) -> None:
     """Remove what a restart no longer needs once it has ended."""
-    for old in (folder / BEST, *list_checkpoints(folder)):
+    for old in (*folder.glob(f"{BEST}*"), *list_checkpoints(folder)):
         shutil.rmtree(old, ignore_errors=True)
 
 

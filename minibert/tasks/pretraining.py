@@ -159,6 +159,11 @@ def _kept(
     key = _hash(*made_from, __version__)  # another version may learn differently
     folder = Path(settings.prepared) / f"vocabulary-{key}"
     if ranks.broadcast(folder.is_dir()):
+        if not folder.is_dir():
+            raise UserError(
+                f"{folder.parent}: rank {ranks.rank} does not see what rank 0 has there; choose a folder "
+                "that all machines share"
+            )
         if not any(folder.iterdir()):
             raise UserError(f"{folder}: an empty folder where a vocabulary should be; delete it")
         return folder, "reused from"
@@ -231,10 +236,7 @@ def _pretrain(
             began = time.perf_counter()
             set_first_values(model, settings, prepared.train, teacher)
             trainer.seconds = time.perf_counter() - began
-        run.begin(
-            [*list_checkpoints(run.folder), run.folder / FINAL],
-            ["config.json", "metrics.jsonl", "results.json", "loss.png"],
-        )
+        run.begin()
         run.choose_products(model)
         run.check_alike(trainer, zlib.crc32(prepared.train.tokens.data))
         _run_phases(run, settings, trainer, model, tokenizer, prepared)

@@ -389,12 +389,18 @@ class PretrainSettings(RunSettings):
         found = super().without_effect()
         if self.model is not None:
             found["initializer_range"] = f"the model in {self.model} has its weights"
+            found["generator_share"] = f"the model in {self.model} has its generator"
         elif self.tokenizer is not None and self.teacher is None:
             found["vocab_size"] = f"the vocabulary is that in {self.tokenizer}"
+        limits = ("max_predictions", "long_max_predictions")
         if self.objective == "left-to-right":
-            found |= dict.fromkeys(("masked_lm_prob", "max_predictions"), "every next token is predicted")
+            found |= dict.fromkeys(("masked_lm_prob", *limits), "every next token is predicted")
         elif self.objective == "permuted" or self.family.permuted:
-            found["max_predictions"] = "the share masked_lm_prob of the tokens is predicted"
+            found |= dict.fromkeys(limits, "the share masked_lm_prob of the tokens is predicted")
+        if self.attention_initializer != "normal":
+            found["position_initializer"] = "the heads that look at neighbours need waves of their own there"
+        if not self.corpus:
+            found["layout"] = "without a corpus the text is the documentation"
         if self.masking == "dynamic":
             found["dupe_factor"] = "masking is dynamic: no pass repeats another"
         if not self.whole_sentences:

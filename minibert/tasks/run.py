@@ -21,7 +21,7 @@ from minibert.files import (
     remove_unfinished,
     write_json,
 )
-from minibert.folders.weights import open_weights
+from minibert.folders.weights import BEST, FINAL, open_weights
 from minibert.interrupts import sigterm_as_ctrl_c
 from minibert.nn import Module
 from minibert.nn.layers import Embedding
@@ -46,6 +46,7 @@ from minibert.train.optimiser import OPTIMISERS
 from minibert.train.progress import format_seconds
 from minibert.train.schedule import SCHEDULES
 
+FILES = "config.json", "metrics.jsonl", "results.json", "loss.png", "training.png"  # of all kinds of runs
 LOCK = ".lock"  # the file in a run's folder that is locked while a process works there
 
 
@@ -54,7 +55,7 @@ class Run:
 
     with run.at_work():           the folder is ours, until the block ends or the process dies
         run.check_new(…)          or, to resume:  run.check_resumes(…)
-        run.begin(…)
+        run.begin()
         with run.training(…):
             trainer = run.make_trainer(…)        to resume:  run.restore(trainer, …)
             run.choose_products(model)
@@ -188,20 +189,22 @@ class Run:
         )
         return f"{self.ranks.size} ranks: {told}"
 
-    def begin(self, folders: Sequence[Path], files: Sequence[str]) -> None:
+    def begin(self) -> None:
         """Write ``config.json``, and remove what a killed run was writing.
 
-        A new run also removes what an earlier one has left, ``folders`` and ``files``, and nothing else.
+        A new run also removes what an earlier one of any kind has left: models, checkpoints, results and
+        plots, and nothing else.
         """
         if not self.ranks.first:
             return
         for place in (self.folder, *self.folder.glob("seed-*")):
             remove_unfinished(place)
         if not self.settings.resume:
-            for folder in folders:
+            models = self.folder / FINAL, self.folder / BEST
+            for folder in (*models, *list_checkpoints(self.folder), *self.folder.glob("seed-*")):
                 shutil.rmtree(folder, ignore_errors=True)
             with explain_write_errors(self.folder):
-                for name in files:
+                for name in FILES:
                     (self.folder / name).unlink(missing_ok=True)
         write_json(self.folder / "config.json", self.values())
 

@@ -19,11 +19,13 @@ class LossScale:
         self.patience = patience
         self.value: Array = self.xp.full((), start, dtype="float32")
         self.good_steps: Array = self.xp.zeros((), dtype="float32")  # since it last changed
+        self.updates: Array = self.xp.zeros((), dtype="float32")  # all good steps, since these are taken
 
     def update(self, norm: Array) -> None:
         """Adapt the scale to the gradient norm of a step, a 0-d array."""
         xp = self.xp
         finite = xp.isfinite(norm)
+        self.updates[...] = self.updates + finite
         good_steps = self.good_steps + 1.0
         patient = good_steps < self.patience
         grown = xp.where(patient, self.value, xp.minimum(2.0 * self.value, MOST))

@@ -92,6 +92,7 @@ class AdamW:
         """The argument of ``update`` for this step, on the host.
 
         Adam's means, which began at 0, are divided by the corrections; these are 1 without bias correction.
+        (In float16, ``update`` computes them itself: only the device knows how many steps were skipped.)
         """
         numbers = (learning_rate, 1.0, 1.0)
         if self.bias_correction:
@@ -110,6 +111,9 @@ class AdamW:
         clip = self.clip_norm / (self.device.xp.maximum(norm, self.clip_norm) * scale)
         if self.loss_scale:
             self.loss_scale.update(norm)
+            if self.bias_correction:  # of the steps that were taken: the others have not changed the means
+                taken = self.device.xp.maximum(self.loss_scale.updates, 1.0)
+                rates = Rates(rates.learning_rate, 1.0 - self.beta1**taken, 1.0 - self.beta2**taken)
         self._update_segments([segment for segment in segments if not segment.frozen], rates, clip, norm)
         if self.sharded:
             self.shards.share(buffers.value)
@@ -193,6 +197,7 @@ class AdamW:
         if self.loss_scale:
             yield "loss_scale", self.loss_scale.value
             yield "good_steps", self.loss_scale.good_steps
+            yield "updates", self.loss_scale.updates
 
 
 def _state_array(

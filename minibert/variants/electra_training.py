@@ -34,6 +34,7 @@ from minibert.nn.outputs import plain_number
 from minibert.nn.places import Places
 from minibert.nn.targets import Targets
 from minibert.ops import Cache
+from minibert.precision import choose_precision
 from minibert.variants.electra import ElectraForMaskedLM, ElectraForPreTraining
 
 GENERATOR = "generator"  # the folder of the generator, inside that of the discriminator
@@ -205,11 +206,10 @@ class ElectraGeneratorAndDiscriminator(Module):
 
         Raises UserError as their ``from_pretrained`` does.
         """
+        settings["dtype"] = choose_precision(dtype, precision).dtype  # of float64 nothing is rounded away
         parts: dict[str, ElectraForPreTraining | ElectraForMaskedLM] = {
-            "discriminator": ElectraForPreTraining.from_pretrained(folder, dtype=dtype, **settings),
-            "generator": ElectraForMaskedLM.from_pretrained(
-                Path(folder) / GENERATOR, dtype=dtype, **settings
-            ),
+            "discriminator": ElectraForPreTraining.from_pretrained(folder, **settings),
+            "generator": ElectraForMaskedLM.from_pretrained(Path(folder) / GENERATOR, **settings),
         }
         config, generator = (part.config for part in parts.values())
         model = cls(config, generator, device=device, dtype=dtype, precision=precision, seed=seed)

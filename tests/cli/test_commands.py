@@ -137,10 +137,10 @@ def test_tokenizer_learns_a_vocabulary(workplace, capsys):
     assert told.endswith("tokens written to vocabulary\n")
     assert main("tokenizer train --corpus corpus.txt --vocab-size 9999 --output large".split()) == 0
     assert capsys.readouterr().out.endswith("tokens written to large (of 9,999; the corpus has no more)\n")
-    few = "tokenizer train --corpus corpus.txt --vocab-size 100 --alphabet-limit 3 --output few"
+    few = "tokenizer train --corpus corpus.txt --vocab-size 100 --alphabet-limit 12 --output few"
     assert main(few.split()) == 0
     characters = [token for token in Path("few/vocab.txt").read_text().splitlines() if len(token) == 1]
-    assert len(characters) == 3
+    assert len(characters) == 12
 
 
 def test_tokenizer_train_takes_the_settings_of_a_run(workplace, capsys):
@@ -153,7 +153,7 @@ def test_tokenizer_train_takes_the_settings_of_a_run(workplace, capsys):
     assert not BertTokenizer.from_pretrained("two").lowercase
 
 
-@pytest.mark.parametrize("flags", ["", "--held-out 0.4 --seed 3 --layout sentences"])
+@pytest.mark.parametrize("flags", ["", "--held-out 0.4 --held-out-seed 5 --seed 3 --layout sentences"])
 def test_prepare_is_what_pretrain_would_do(workplace, capsys, flags):
     shutil.rmtree("prepared")
     assert main(f"prepare --corpus corpus.txt --vocab-size 120 --processes 1 {flags}".split()) == 0
@@ -218,7 +218,7 @@ def test_a_flag_that_changes_nothing_is_refused_but_not_the_same_in_a_file(workp
         assert re.fullmatch(r".*\w+ is .*, but the .*; leave it out.*\n", capsys.readouterr().err)
 
 
-def test_a_recipe_is_overridden_by_the_file_and_the_flags(workplace, monkeypatch):
+def test_a_recipe_is_overridden_by_the_file_and_the_flags(workplace, monkeypatch, capsys):
     """And a run that goes on from a model does not take its first values."""
     seen = []
     monkeypatch.setattr("minibert.cli.pretrain.pretrain", seen.append)
@@ -227,7 +227,14 @@ def test_a_recipe_is_overridden_by_the_file_and_the_flags(workplace, monkeypatch
     assert main("pretrain --recipe fast".split()) == 0
     assert main("pretrain --recipe fast --config own.toml --masked-lm-prob 0.3".split()) == 0
     assert main("pretrain --recipe fast --model mini".split()) == 0
-    plain, fast, own, further = seen
+    (workplace / "fast.toml").write_text('recipe = "fast"\n')
+    assert main("pretrain --config fast.toml".split()) == 0
+    assert main("pretrain --config fast.toml --recipe original".split()) == 0
+    assert seen[-2:] == [seen[1], seen[0]]
+    (workplace / "slow.toml").write_text('recipe = "slow"\n')
+    assert main("pretrain --config slow.toml".split()) == 2
+    assert "slow.toml: recipe must be one of original, fast, got 'slow'" in capsys.readouterr().err
+    plain, fast, own, further = seen[:4]
     assert plain == PretrainSettings()
     assert fast == PretrainSettings(**PRETRAINING_RECIPES["fast"]) != plain
     assert own == fast.replace(nsp=True, whole_sentences=True, masked_lm_prob=0.3)

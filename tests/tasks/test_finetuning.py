@@ -490,6 +490,44 @@ def test_a_really_killed_run_goes_on_to_the_same_bits():
     assert curve(seed=1) == curve("whole", seed=1)
 
 
+def test_an_overwritten_run_of_another_kind_leaves_nothing():
+    """Its model would be taken for that of the new run, and its checkpoints resumed."""
+    for folder in ("final", "checkpoint-2"):
+        Path("runs/run", folder).mkdir(parents=True)
+    for name in ("config.json", "metrics.jsonl", "loss.png", "results.json"):
+        write(f"runs/run/{name}", "{}")
+    write("runs/run/notes.txt", "mine")
+    finetune(**settings_for(epochs=1.0, overwrite=True))
+    left = {path.name for path in Path("runs/run").iterdir()} - {".lock", "training.png"}
+    assert left == {"best", "config.json", "results.json", "seed-0", "notes.txt"}
+
+
+def test_a_killed_run_keeps_the_best_model_that_its_checkpoint_knows(monkeypatch):
+    """A better one, which was found after the checkpoint, is not found again: the bits have changed, say."""
+
+    def evaluations(*accuracies):
+        others, left = dict.fromkeys(("f1", "macro_f1", "matthews"), 0.0), iter(accuracies)
+
+        def scores(*_):
+            accuracy = next(left, 0.4)
+            if accuracy is None:
+                raise Killed
+            return {"accuracy": accuracy, **others}
+
+        monkeypatch.setattr(Classify, "scores", scores)
+
+    changes = {"epochs": 2.0, "eval_every": 2, "save_every": 4}
+    evaluations(0.1, 0.2, 0.5)
+    finetune(**settings_for(name="whole", **changes))
+    evaluations(0.1, 0.2, 0.5, 0.9, None)  # after the checkpoint of step 4
+    with pytest.raises(Killed):
+        finetune(**settings_for(**changes))
+    evaluations()
+    best = finetune(**settings_for(**changes, resume=True))["best"]
+    assert (best["step"], best["scores"]["accuracy"]) == (4, 0.5)
+    assert weights() == weights("whole")
+
+
 @pytest.mark.parametrize("function", ["write_json", "copytree", "rmtree"])
 def test_a_run_that_is_killed_between_restarts(monkeypatch, function):
     """While the best model is taken over from the restart that has just ended."""
@@ -499,7 +537,9 @@ def test_a_run_that_is_killed_between_restarts(monkeypatch, function):
     real = getattr(place, function)
 
     def call_or_die(path, *arguments, **options):
-        if Path(path).name in ("results.json", "best") and (function == "write_json" or Path(path).exists()):
+        if Path(path).name.startswith(("results.json", "best")) and (
+            function == "write_json" or Path(path).exists()
+        ):
             raise Killed
         return real(path, *arguments, **options)
 

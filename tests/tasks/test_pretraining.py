@@ -25,7 +25,7 @@ from minibert.settings import read_settings
 from minibert.tasks import fill_mask, prepare, pretrain, pretraining_model
 from minibert.tasks.first_values import repeat_positions
 from minibert.tasks.held_out import evaluate
-from minibert.tasks.pretraining import _describe, _needed_memory, evaluation_batches, masked_sentences
+from minibert.tasks.pretraining import _describe, _kept, _needed_memory, evaluation_batches, masked_sentences
 from minibert.tasks.pretraining_recipes import PRETRAINING_RECIPES
 from minibert.tasks.pretraining_settings import SIZES, PretrainSettings
 from minibert.text import BertTokenizer
@@ -801,6 +801,16 @@ def test_overwriting_removes_a_run_and_nothing_else(small):
         *("checkpoint-2", "config.json", "final", "loss.png", "metrics.jsonl", "results.json", "thesis.tex")
     ]
     assert max(r["step"] for r in read_metrics(small().folder / "metrics.jsonl")) == 2
+
+
+def test_a_rank_that_does_not_see_the_vocabulary_says_so(tmp_path):
+    """The first rank has told all others that it is there."""
+    rank = SimpleNamespace(rank=1, first=False, broadcast=lambda _: True)
+    settings = PretrainSettings(prepared=str(tmp_path / "elsewhere"))
+    with pytest.raises(
+        UserError, match="elsewhere: rank 1 does not see what rank 0 has there; choose a folder"
+    ):
+        _kept(settings, rank, lambda: pytest.fail("made"), "this")
 
 
 def test_an_overwritten_run_is_kept_until_the_new_one_can_begin(small, tmp_path):

@@ -105,6 +105,21 @@ def test_a_wrong_value_is_refused(values, message):
         PretrainSettings.from_dict(values)
 
 
+@pytest.mark.parametrize(
+    ("given", "in_vain"),
+    [
+        ({"attention_initializer": "neighbours"}, "position_initializer"),
+        ({"model": "mini"}, "generator_share"),
+        ({"objective": "left-to-right"}, "long_max_predictions"),
+        ({"variant": "xlnet"}, "long_max_predictions"),
+        ({}, "layout"),
+    ],
+)
+def test_settings_that_change_nothing_beside_others(given, in_vain):
+    assert in_vain in PretrainSettings(**given).without_effect()
+    assert in_vain not in PretrainSettings(corpus=("a",), variant="electra").without_effect()
+
+
 def test_what_is_to_be_typed_again_changes_something():
     """The commands in model cards, which are checked as all others are."""
     for settings in (PretrainSettings(tokenizer="a", vocab_size=99), FinetuneSettings(task="tag", train="a")):

@@ -81,6 +81,21 @@ def test_a_step_that_overflows_is_left_out(half, make_batch):
     assert float(to_numpy(optimiser.loss_scale.value)) == 2.0**23
 
 
+@pytest.mark.parametrize("skipped", [0, 1, 5])
+def test_steps_that_were_left_out_do_not_count_for_the_bias_correction(half, make_batch, skipped):
+    """So the first step that is taken moves the parameters as far as if it were the first of all."""
+    optimiser = AdamW(half, bias_correction=True)
+    gradient = np.random.default_rng(0).standard_normal(half.buffers.grad.size)
+    before = to_numpy(half.buffers.value).copy()
+    for step in range(skipped):
+        half.buffers.grad[...] = np.inf
+        optimiser.step(0.01, step)
+    half.buffers.grad[...] = half.device.asarray(gradient.astype("float32"))
+    optimiser.step(0.01, skipped)
+    moved = to_numpy(half.buffers.value) - before
+    assert np.abs(moved).max() == pytest.approx(0.01, rel=0.05)  # Adam's first step: the rate, but for decay
+
+
 def test_the_copy_follows_the_parameters(half, make_batch):
     before = to_numpy(half.buffers.operand).copy()
     TrainingStep(half, AdamW(half)).take([make_batch(4, 1)], 0.01, 0)
@@ -91,7 +106,9 @@ def test_the_copy_follows_the_parameters(half, make_batch):
 
 def test_the_state_has_the_scale(half):
     optimiser, other = AdamW(half), AdamW(half)
-    optimiser.loss_scale.value[...], optimiser.loss_scale.good_steps[...] = 32.0, 7.0
+    scale = optimiser.loss_scale
+    scale.value[...], scale.good_steps[...], scale.updates[...] = 32.0, 7.0, 9.0
     other.load_state_arrays(optimiser.state_arrays(), "here")
     assert float(to_numpy(other.loss_scale.value)) == 32.0
     assert float(to_numpy(other.loss_scale.good_steps)) == 7.0
+    assert float(to_numpy(other.loss_scale.updates)) == 9.0

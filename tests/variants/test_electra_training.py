@@ -157,6 +157,8 @@ def test_a_folder_gives_both_back_and_each_by_itself(tmp_path):
     logits, _ = words.forward(**batch)
     np.testing.assert_allclose(logits.mlm_loss, model.forward(**batch)[0].mlm_loss, rtol=1e-14)
     assert open_model(BertModel, tmp_path).config.hidden_size == 8
+    by_precision = ElectraGeneratorAndDiscriminator.from_pretrained(tmp_path, precision="float64")
+    np.testing.assert_array_equal(by_precision.buffers.value, model.buffers.value)
 
 
 def test_a_generator_has_a_share_of_the_heads_but_one_at_least():

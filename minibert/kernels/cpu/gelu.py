@@ -93,11 +93,11 @@ def linear_activation_backward(dout: np.ndarray, cache: tuple) -> tuple[np.ndarr
     backward, of_activation, linear_cache = cache
     if backward is not None:
         return linear_backward(backward(dout, of_activation), linear_cache)
-    rows = as_rows(dout, dout.shape[-1])
+    rows, (x_factor, weight) = as_rows(dout, dout.shape[-1]), linear_cache
     derivative, dprojected = of_activation[: len(rows)], empty_like(rows)
 
     def fill(s: slice) -> None:
         np.multiply(rows[s], derivative[s], out=dprojected[s])
 
-    dx, dweight, dbias = linear_gradients(dprojected, *linear_cache, fill)
+    dx, dweight, dbias = linear_gradients(dprojected, x_factor, weight, fill)
     return dx.reshape(*dout.shape[:-1], dx.shape[1]), dweight, dbias
