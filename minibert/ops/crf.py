@@ -87,7 +87,7 @@ def crf_nll_backward(dout: Array | float, cache: Cache) -> tuple[Array, Array, A
         if t > 0:
             ahead = transitions + (emissions[:, t] + beta)[:, None, :]  # (B, K, K)
             scores = alphas[t - 1][:, :, None] + ahead - log_z[:, None, None]
-            pairs = xp.exp(xp.where(inside[:, t, :, None], scores, 0))  # of words; the others could overflow
+            pairs = xp.exp(xp.where(inside[:, t, None], scores, 0))  # of words; the others could overflow
             dtransitions += xp.einsum("bij,b->ij", pairs, scale[:, t])
             beta = xp.where(inside[:, t], log_sum_exp(ahead, axis=2), end)  # (B, K)
     demissions = (xp.stack(expected[::-1], axis=1) - taken) * scale[:, :, None]  # (B, S, K)
