@@ -60,8 +60,7 @@ class BatchStream:
         seed: int = 0,
     ):
         _check_documents(documents, settings, "train on")
-        if batch_size < 1:
-            raise UserError(f"the batch size must be at least 1, got {batch_size}")
+        _check_batch_size(batch_size)
         self.documents, self.tokenizer, self.settings = documents, tokenizer, settings
         self.batch_size, self.seed = batch_size, seed
         self._rows: Batch = {}
@@ -151,8 +150,7 @@ def held_out_batches(
     They are like those of ``BatchStream``, except that the last one of each part may be smaller.
     Raises UserError if there are too few documents, or for a batch size below 1.
     """
-    if batch_size < 1:
-        raise UserError(f"the batch size must be at least 1, got {batch_size}")
+    _check_batch_size(batch_size)
     _check_documents(documents, settings, "evaluate on")
     plan = _plan_pass(documents, generator("held-out documents", seed))
     size = _rows_of_part(settings)
@@ -280,6 +278,11 @@ def _word_starts(
     starts = ~tokenizer.continues_word[input_ids]
     starts[:, 1:] |= ~candidates[:, :-1]
     return starts & candidates
+
+
+def _check_batch_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise UserError(f"the batch size must be at least 1, got {batch_size}")
 
 
 def _check_documents(documents: Documents, settings: InstanceSettings, purpose: str) -> None:

@@ -85,9 +85,7 @@ class Session:
 
         ``name`` is that of a value, or of a parameter, whose ``index`` is a row and a column of its matrix.
         """
-        found, at, h = self._last(), tuple(index), STEPS[self.model.dtype]
-        if self._moved:
-            raise UserError("the parameters have changed since the last pass; ask again")
+        found, at, h = self._still_there(), tuple(index), STEPS[self.model.dtype]
         if name in found.values:
             value, by_hand = found.values[name], found.derivatives[name]
             _check_index(name, at, value.shape)
@@ -147,10 +145,14 @@ class Session:
             raise UserError("nothing has been asked yet")
         return self._found
 
-    def _unchanged(self) -> Pass:
-        found = self._last()
+    def _still_there(self) -> Pass:
+        """The last pass, if the parameters are still those that it was made with."""
         if self._moved:
             raise UserError("the parameters have changed since the last pass; ask again")
+        return self._last()
+
+    def _unchanged(self) -> Pass:
+        found = self._still_there()
         if self._plain is None:
             self._plain = run(self.model, found.sentence, found.question) if self._changes else found
         return self._plain

@@ -128,11 +128,10 @@ class XLNetLMHeadModel(_XLNet, BertForMaskedLM):
         labels = as_integers("labels", labels)
         if labels.shape != shape:
             raise UserError(f"labels has shape {labels.shape}; expected {shape}, a label for each prediction")
-        fills_up = inputs.predicted is not None and ~np.any(
-            batch["target_mapping"], axis=2
-        )  # no token's query
-        if (labels[fills_up] != IGNORED).any():
-            raise UserError("labels has a word at a row of zeros in target_mapping; give −100 there")
+        if inputs.predicted is not None:
+            of_a_token = np.any(batch["target_mapping"], axis=2)  # (B, targets); a row of zeros only fills up
+            if (labels[~of_a_token] != IGNORED).any():
+                raise UserError("labels has a word at a row of zeros in target_mapping; give −100 there")
         targets = masked_lm_targets(labels, shape, self.config.vocab_size, self.dtype, predictions)
         targets = targets.divided_by(mlm_denominator, self.config.loss_denominator_epsilon)
         return replace(inputs, masked_lm=targets)
