@@ -489,6 +489,28 @@ def test_a_step_and_back(live):
     wait(live, lambda: loss_of(live) == before)
 
 
+def test_a_step_while_the_words_are_still_asked_for(live):
+    """Their next part waits for the new pass, or the server would refuse it: the parameters have moved."""
+    ask(live, TEXTS[3])
+    wait(live, lambda: live.execute_script("return river.look.tokens.length") == 128)  # many parts
+    live.execute_script(
+        "const send = window.fetch; window.asked = [];"
+        "window.fetch = async (address, request) => {"
+        "  window.asked.push(address);"
+        "  if (address === '/look') await new Promise(done => setTimeout(done, 500));"
+        "  return send(address, request); };"
+    )
+    before = loss_of(live)
+    words = "return document.getElementById('words').ariaBusy"
+    assert live.execute_script("document.getElementById('step').click();" + words) == "true"
+    wait(live, lambda: loss_of(live) != before and not busy(live))
+    asked = live.execute_script("return window.asked")
+    step = asked.index("/step")
+    assert asked[step + 1] == "/look" and "/words" in asked[step + 2 :]
+    live.execute_script("document.getElementById('reset').click()")
+    wait(live, lambda: loss_of(live) == before)
+
+
 def test_a_click_on_a_number_shows_its_numeric_derivative(live):
     choose(live, "names", "bert.encoder.layer.2.intermediate")
     wait(live, lambda: "(S, F)" in text(live, "tensor"))

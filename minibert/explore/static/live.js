@@ -38,14 +38,14 @@ function startLive() {
     if (!(error instanceof Refused)) console.error(error);
   }
 
-  // One after the other, so that the page always shows the pass that the server holds.
-  function enqueue(work) {
-    waiting = waiting.then(work).catch(fail).then(list);
+  // One after the other, so that what is asked is about the pass that the page shows and the server holds.
+  function inTurn(work) {
+    waiting = waiting.then(work).catch(fail);
     return waiting;
   }
 
   // Ask about a state that differs from the one that is shown.
-  const look = (changed) => enqueue(() => update({ ...state, ...changed(state) }));
+  const look = (changed) => inTurn(() => update({ ...state, ...changed(state) })).then(list);
 
   async function update(draft) {
     const { text, second, hidden, place, changes } = draft;
@@ -81,7 +81,10 @@ function startLive() {
 
   function begin() {
     $("live").hidden = false;
-    window.addEventListener("unhandledrejection", (event) => fail(event.reason));
+    window.addEventListener("unhandledrejection", (event) => {
+      event.preventDefault(); // the page tells it
+      fail(event.reason);
+    });
     $("text").value = state.text;
     $("second").value = state.second ?? "";
     $("ask").onsubmit = (event) => {
@@ -95,10 +98,10 @@ function startLive() {
       );
     };
     const act = (name, body) =>
-      enqueue(async () => {
+      inTurn(async () => {
         await ask(name, body());
         await update(state);
-      });
+      }).then(list);
     $("step").onclick = () => act("step", () => ({ rate: $("rate").valueAsNumber }));
     $("reset").onclick = () => act("reset", () => ({}));
     look(() => ({}));
@@ -195,17 +198,15 @@ function startLive() {
     return shown.parameters[name];
   }
 
-  async function derivative(note, name, index) {
-    try {
+  const derivative = (note, name, index) =>
+    inTurn(async () => {
       const told = await ask("derivative", { name, index });
       note.textContent = `[${index}]: value ${told.value.toPrecision(6)}, ∂loss/∂value by hand ${told.by_hand.toPrecision(8)}, numeric ${told.numeric.toPrecision(8)}`;
-    } catch (error) {
-      fail(error);
-    }
-  }
+    });
 
   return {
     ask,
+    inTurn,
     isChanged: () => state.changes.size > 0,
     begin,
     token,

@@ -61,18 +61,21 @@ async function askForWords(shown) {
       ...slices(numbers(data.live.nodes), some).map((nodes) => ({ nodes, places: [] })),
       ...slices(numbers(tokens.length), some).map((places) => ({ nodes: [], places })),
     ];
-  for (const part of parts) {
-    const rows = await live.ask("words", part);
-    if (shown !== layers.shown) return; // another sentence has come meanwhile
-    shown.words ??= rows.map((row) => ({ ...row, values: row.values.map(() => null) }));
-    rows.forEach(({ values }, k) => {
-      const all = shown.words[k].values;
-      values.forEach((v, i) => {
-        if (v !== null) all[i] = k === 1 ? v : all[i] + v; // input × gradient comes with every part
-      });
+  for (const part of parts)
+    await live.inTurn(async () => {
+      if (shown === layers.shown) addWords(shown, await live.ask("words", part)); // or another pass has come
     });
-    drawWords(shown);
-  }
+}
+
+function addWords(shown, rows) {
+  shown.words ??= rows.map((row) => ({ ...row, values: row.values.map(() => null) }));
+  rows.forEach(({ values }, k) => {
+    const all = shown.words[k].values;
+    values.forEach((v, i) => {
+      if (v !== null) all[i] = k === 1 ? v : all[i] + v; // input × gradient comes with every part
+    });
+  });
+  drawWords(shown);
 }
 
 function drawWords({ look, words }) {
