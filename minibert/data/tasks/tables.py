@@ -3,7 +3,7 @@
 import csv
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, product
 from pathlib import Path
@@ -109,9 +109,10 @@ def read_table(
         labelled: whether to read labels; if not, there need not be a column for them.
         scores: labels are finite numbers, for a regression; else they are names (a 1 is the name "1").
 
-    Raises UserError, naming file and line, for a file that lacks a column or has it twice, and for bad rows:
-    empty ones, ones with more or fewer columns than the first line, empty texts and labels, scores that are
-    not numbers. If ``faults`` skips bad examples, bad rows are left out and counted.
+    Blank lines at the end are not rows. Raises UserError, naming file and line, for a file that lacks a
+    column or has it twice, and for bad rows: empty ones, ones with more or fewer columns than the first line,
+    empty texts and labels, scores that are not numbers. If ``faults`` skips bad examples, bad rows are left
+    out and counted.
     """
     faults = Faults() if faults is None else faults
     file_format = _format(path, file_format)
@@ -185,8 +186,18 @@ def _check_names(columns: Columns, place: Place, first: Row) -> None:
             )
 
 
+def _up_to_last(lines: Iterable[str]) -> Iterator[str]:
+    """The lines up to the last that holds anything: editors and spreadsheets leave blank ones after it."""
+    waiting = []
+    for line in lines:
+        waiting.append(line)
+        if line.strip():
+            yield from waiting
+            waiting.clear()
+
+
 def _json_rows(path: str | Path, faults: Faults) -> Iterator[tuple[Place, Row]]:
-    for line, text in enumerate(read_lines(path), start=1):
+    for line, text in enumerate(_up_to_last(read_lines(path)), start=1):
         place = Place(path, line)
         with faults.leave_out(place):
             if not text.strip():
@@ -215,12 +226,12 @@ def _table_rows(path: str | Path, file_format: str, faults: Faults) -> Iterator[
 
 
 def _tsv_cells(path: str | Path) -> Iterator[tuple[int, list[str]]]:
-    return ((line, text.split("\t")) for line, text in enumerate(read_lines(path), start=1))
+    return ((line, text.split("\t")) for line, text in enumerate(_up_to_last(read_lines(path)), start=1))
 
 
 def _csv_cells(path: str | Path) -> Iterator[tuple[int, list[str]]]:
     """Each row's first line and its cells, which may span several lines."""
-    reader = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
+    reader = csv.reader((line + "\n" for line in _up_to_last(read_lines(path))), strict=True)
     line = 1
     try:
         for cells in reader:

@@ -143,6 +143,18 @@ def test_what_csv_and_json_write_is_read_again(tmp_path_factory, table):
     assert rows(read_table(folder / "a.jsonl")) == table
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.tsv", "text\tlabel\na\tx\n"),
+        ("a.csv", "text,label\na,x\n"),
+        ("a.jsonl", '{"text": "a", "label": "x"}\n'),
+    ],
+)
+def test_blank_lines_at_the_end_are_no_rows(write, name, text):
+    assert rows(read_table(write(name, text + "\n \t\n\n"))) == [("a", None, "x")]
+
+
 # ---------------------------------------------------------------- bad input
 
 HEADER = "text\tlabel\n"
