@@ -215,7 +215,7 @@ def _work_together(work: Callable[[], object], seats: deque[int]) -> None:
 
     A helper that finds its seat taken has come too late, and is not waited for.
     """
-    helpers, done = len(seats), SimpleQueue[BaseException | None]()
+    helpers, ended, bell = len(seats), list[BaseException | None](), SimpleQueue[None]()
     all_helpers = _threads_beside_this()  # they stay as long as this refers to them
 
     def assist() -> None:
@@ -223,20 +223,28 @@ def _work_together(work: Callable[[], object], seats: deque[int]) -> None:
             return
         try:
             work()
-            done.put(None)
+            ended.append(None)
         except BaseException as error:
-            done.put(error)
+            ended.append(error)
+        bell.put(None)
 
-    for _ in range(helpers):
-        all_helpers.jobs.put(functools.partial(contextvars.copy_context().run, assist))
     try:
+        for _ in range(helpers):
+            all_helpers.jobs.put(functools.partial(contextvars.copy_context().run, assist))
         work()
     finally:
         late = 0
         while _next(seats) is not None:
             late += 1
-        errors = [done.get() for _ in range(helpers - late)]
-    for error in errors:
+        interrupt = None
+        while len(ended) < helpers - late:
+            try:
+                bell.get()
+            except KeyboardInterrupt as pressed:  # raised below: until then a task still writes to arrays
+                interrupt = pressed
+        if interrupt:
+            raise interrupt
+    for error in ended:
         if error is not None:
             raise error
 

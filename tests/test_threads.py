@@ -1,9 +1,11 @@
 """How many threads compute, and what they share."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -304,3 +306,20 @@ def test_all_cores_compute_beside_a_blas_that_is_not_known(monkeypatch):
     monkeypatch.setattr(threads, "_threads", None)
     monkeypatch.setattr(threads, "_blas_libraries", list)
     assert get_threads() == len(os.sched_getaffinity(0))
+
+
+def test_after_an_interrupt_no_task_still_runs(restore_threads):
+    set_threads(2)
+    caller, both, finished = threading.get_ident(), threading.Barrier(2), []
+
+    def task():
+        both.wait(20)
+        if threading.get_ident() != caller:
+            time.sleep(0.2)  # the caller waits for this by now
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+            finished.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_all([task] * 2)
+    assert finished == [1]
