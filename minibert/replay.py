@@ -35,13 +35,13 @@ class Repetition:
     From then on the function is no longer called: the recording is replayed. So the function must not look at
     a value on the device, copy an array from the host to the device, or depend on anything in Python that
     differs between calls. If recording fails, the function goes on being called, with a warning. Inputs of
-    another layout (number, shapes or dtypes) start all over again.
+    another layout (form of the tree, shapes or dtypes) start all over again.
     """
 
     def __init__(self, device: Device, function: Callable[[Any], None], *, graph: bool = True):
         self._function = function
         self._engine = _Streams(device, graph) if hasattr(device.xp, "cuda") else _Calls(device)
-        self._layout: list[tuple[tuple[int, ...], np.dtype]] | None = None
+        self._form: Any = None  # the tree with the shape and dtype of each array in its place
         self._places: list[np.ndarray] = []  # of each array, in the engine's memory on the host
         self._inputs: Any = None  # the tree that the function is given
 
@@ -64,9 +64,10 @@ class Repetition:
         """Make one call. It does not wait for a GPU, except to stay at most two calls ahead of it."""
         arrays: list[np.ndarray] = []
         map_arrays(arrays.append, inputs)
-        layout = [(array.shape, array.dtype) for array in arrays]
-        if layout != self._layout:
-            self._lay_out(layout, inputs)
+        form = map_arrays(lambda array: (array.shape, array.dtype), inputs)  # the tree, too
+        if form != self._form:
+            self._lay_out([(array.shape, array.dtype) for array in arrays], inputs)
+            self._form = form
         self._engine.wait_for_host_memory()
         for place, array in zip(self._places, arrays, strict=True):
             place[...] = array
@@ -87,7 +88,6 @@ class Repetition:
         self._places = views(host)
         on_device = iter(views(static))
         self._inputs = map_arrays(lambda _: next(on_device), inputs)
-        self._layout = layout
 
 
 class _Calls:

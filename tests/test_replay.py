@@ -215,3 +215,17 @@ def test_a_persons_mistake_is_no_reason_to_go_on():
     with pytest.raises(UserError, match="no such file"):
         for number in range(CALLS):
             repetition(inputs(number))
+
+
+@pytest.mark.parametrize("device", [Device("cpu", np), recording_device()], ids=["cpu", "recorder"])
+def test_another_argument_of_the_same_shape(device):
+    @dataclass
+    class Either:
+        first: Array | None = None
+        second: Array | None = None
+
+    seen = []
+    repetition = Repetition(device, lambda given: seen.append((given.first is None, given.second is None)))
+    for name in ("first", "second", "first"):
+        repetition(Either(**{name: np.zeros(3)}))
+    assert seen == [(False, True), (True, False), (False, True)]
