@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from minibert.arrays import Array, to_numpy
 from minibert.dropout_bits import dropout_stream
 from minibert.nn import Context
@@ -60,9 +62,10 @@ class TrainingStep:
         self.repetition = Repetition(model.device, self._compute, graph=graph)
         fixed = self.repetition.fixed_shapes and predictions is not None
         self._shapes = {"predictions": predictions} if fixed else {}
-        self._names: list[str] = []  # of what is added up
-        self._sums = model.device.xp.zeros(len(model.losses) + 1, dtype=model.buffers.value.dtype)
-        self._steps = 0  # that are in the sums
+        self._names = (*model.losses, "grad_norm")  # of what is added up
+        self._present: list[str] = []  # those that the last step had: a batch may lack labels for a loss
+        self._sums = model.device.xp.zeros(len(self._names), dtype=model.buffers.value.dtype)
+        self._steps = dict.fromkeys(self._names, 0)  # that are in each of the sums
 
     def take(self, micro_batches: Sequence[Batch], learning_rate: float, step: int) -> None:
         """Update the parameters once. A GPU has not computed it yet when this returns.
@@ -74,27 +77,32 @@ class TrainingStep:
         numbers = range(self.ranks.rank, len(batches) * self.ranks.size, self.ranks.size)
         streams = [dropout_stream(self.seed, step, number) for number in numbers]
         self.repetition(StepInputs(batches, streams, self.optimiser.rates(learning_rate, step)))
-        self._steps += 1
+        for name in self._present:
+            self._steps[name] += 1
 
     def read(self) -> dict[str, float]:
         """The means, over the steps since the last call, of the losses and of the gradient norm, by name.
 
-        The host waits here for the device. Raises ValueError if there was no step.
+        The mean of a loss is that over the steps that had it. The host waits here for the device. Raises
+        ValueError if there was no step.
         """
-        if not self._steps:
+        steps, sums = self._steps, to_numpy(self._sums)
+        if not any(steps.values()):
             raise ValueError("no step has been taken since the losses were last read")
-        means = to_numpy(self._sums) / self._steps
+        means = sums / np.maximum(list(steps.values()), 1).astype(sums.dtype)
         self._sums[...] = 0
-        self._steps = 0
-        return dict(zip(self._names, means.tolist(), strict=False))
+        self._steps = dict.fromkeys(self._names, 0)
+        return {name: mean for name, mean in zip(self._names, means.tolist(), strict=True) if steps[name]}
 
     def _compute(self, inputs: StepInputs) -> None:
         scaling = self.optimiser.loss_scale
         scale = scaling.value if scaling else 1.0
         results = accumulate_gradients(self.model, inputs.batches, inputs.streams, scale, self._sum)
         results["grad_norm"] = self.optimiser.update(inputs.rates)
-        self._names = list(results)
-        self._sums[: len(results)] += self.model.device.xp.stack(list(results.values()))
+        self._present = list(results)
+        xp = self.model.device.xp
+        absent = xp.zeros((), dtype=self._sums.dtype)
+        self._sums += xp.stack([results.get(name, absent) for name in self._names])
 
 
 def accumulate_gradients(

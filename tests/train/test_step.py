@@ -285,3 +285,20 @@ def test_ids_out_of_range_are_refused_before_they_reach_the_device(config, make_
     with pytest.raises(UserError, match=f"input_ids contains {config.vocab_size}"):
         training.take([wrong], 0.01, 9)
     np.testing.assert_array_equal(to_numpy(model.buffers.value), before)
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_means_are_over_the_steps_that_had_the_loss(model, make_batch, order):
+    batches, single = [make_batch(4, seed=seed) for seed in (0, 1)], []
+    del batches[1]["next_sentence_label"]
+    training = TrainingStep(model, AdamW(model))
+    for batch in batches:
+        training.take([batch], 0.0, 0)
+        single.append(training.read())
+    assert "nsp_loss" not in single[1]
+    for index in order:
+        training.take([batches[index]], 0.0, 0)
+    read = training.read()
+    for name in ("loss", "mlm_loss", "grad_norm"):
+        assert read[name] == pytest.approx((single[0][name] + single[1][name]) / 2)
+    assert read["nsp_loss"] == pytest.approx(single[0]["nsp_loss"])
