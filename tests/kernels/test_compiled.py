@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import minibert
-from minibert.dropout_bits import dropout_key
+from minibert import ops
+from minibert.dropout_bits import _mix, dropout_key
 from minibert.ops.inverted_dropout import dropout_mask
 
 compiled = pytest.importorskip("minibert.kernels.cpu.compiled", reason="Numba is not installed")
@@ -60,6 +61,16 @@ def test_dropout_is_that_of_the_reference(probability):
         _dropout_factors(np.uint32(first), drop, factors)
         mask = dropout_mask(np, (first + 1001,), "float32", probability, key)
         np.testing.assert_array_equal(factors, mask[first:])
+
+
+def test_dropout_of_more_than_four_billion_scores():
+    """Without padding, the scores are numbered as if all texts were as long as the longest."""
+    longest, texts, key = 2048, 1030, dropout_key(1, 0, 0, 0, 0)  # text 1024 begins with score 2³²
+    starts = np.cumsum([0, *[1] * texts, longest])
+    y, _ = ops.unpadded_attention(np.ones((starts[-1], 3), "float32"), starts, 1, 0.5, key)
+    words = [b * longest**2 // 2 for b in range(texts)]
+    bits = [_mix((_mix(word ^ int(key[0])) + int(key[1])) % 2**32) % 2**16 for word in words]
+    assert np.array_equal(y[:texts, 0] > 0, np.array(bits) >= 2**15)
 
 
 def test_no_key_keeps_everything():

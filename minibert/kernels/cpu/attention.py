@@ -21,7 +21,6 @@ from minibert.kernels.cpu.compiled import (
     float32,
     int32,
     ordered,
-    uint32,
     unordered,
 )
 from minibert.kernels.cpu.memory import empty, empty_like
@@ -61,9 +60,9 @@ def _dropout(p, drop, first, width, dropped):
         for a in range(heads):
             for i in range(length):
                 row, out = p[b, a, i], dropped[b, a, i]
-                start = uint32(first + uint32(((b * heads + a) * width + i) * width))
+                start = first + ((b * heads + a) * width + i) * width
                 for j in range(length):
-                    out[j] = row[j] * dropout_factor(uint32(start + uint32(j)), drop)
+                    out[j] = row[j] * dropout_factor(start + j, drop)
 
 
 @compiled
@@ -74,9 +73,9 @@ def _softmax_rows_backward(ddropped, p, scale, drop, first, width, dropped):
         for a in range(heads):
             for i in range(length):
                 d, row, out = ddropped[b, a, i], p[b, a, i], dropped[b, a, i]
-                start = uint32(first + uint32(((b * heads + a) * width + i) * width))
+                start = first + ((b * heads + a) * width + i) * width
                 for j in range(length):
-                    factor = dropout_factor(uint32(start + uint32(j)), drop)
+                    factor = dropout_factor(start + j, drop)
                     out[j] = row[j] * factor
                     d[j] *= factor
                 projection = float32(0.0)
@@ -99,7 +98,7 @@ class _Block:
     first: int
     width: int
 
-    def parts(self) -> Iterator[tuple[tuple[slice, slice], np.uint32]]:
+    def parts(self) -> Iterator[tuple[tuple[slice, slice], int]]:
         """The work in parts: slices of b and A, together contiguous, and the index of their first score."""
         batch, heads, length, _ = self.p.shape
         some_heads = min(max(SCORES // length**2, 1), heads)
@@ -107,7 +106,7 @@ class _Block:
         for b in range(0, batch, some_batch):
             for a in range(0, heads, some_heads):
                 part = slice(b, b + some_batch), slice(a, a + some_heads)
-                yield part, uint32(((self.first + b) * heads + a) * self.width**2 & 0xFFFFFFFF)
+                yield part, ((self.first + b) * heads + a) * self.width**2
 
 
 def _forward_work(block: _Block, bias: np.ndarray, drop: tuple) -> Iterator[Callable[[], None]]:
@@ -117,7 +116,7 @@ def _forward_work(block: _Block, bias: np.ndarray, drop: tuple) -> Iterator[Call
     (y,) = _heads(block.y, 1, num_heads)
     scale = float32(1.0 / math.sqrt(q.shape[-1]))
 
-    def some(part: tuple[slice, slice], first: np.uint32) -> None:
+    def some(part: tuple[slice, slice], first: int) -> None:
         scores = np.matmul(q[part], k[part].swapaxes(2, 3), out=block.p[part])
         _softmax_rows(scores, _part_of(bias, part), scale)
         dropped = scores
@@ -137,7 +136,7 @@ def _backward_work(block: _Block, dqkv: np.ndarray, drop: tuple) -> Iterator[Cal
     (dout,) = _heads(block.y, 1, num_heads)
     scale = float32(1.0 / math.sqrt(q.shape[-1]))
 
-    def some(part: tuple[slice, slice], first: np.uint32) -> None:
+    def some(part: tuple[slice, slice], first: int) -> None:
         dscores = np.matmul(dout[part], v[part].swapaxes(2, 3))  # first the derivative of the dropped p
         dropped = empty_like(dscores)
         _softmax_rows_backward(dscores, block.p[part], scale, drop, first, block.width, dropped)

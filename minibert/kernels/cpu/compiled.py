@@ -150,13 +150,13 @@ def _mix(word):
 
 @compiled
 def kept(index, drop):
-    """Whether dropout keeps the element with this uint32 index: ``dropout_bits.random_bits``, bit for bit.
+    """Whether dropout keeps the element with this index: ``dropout_bits.random_bits``, bit for bit.
 
     ``drop`` is what :func:`dropout_numbers` made of the probability and the key.
     """
     key0, key1, threshold, _ = drop
-    word = _mix(uint32(_mix(uint32((index >> uint32(1)) ^ key0)) + key1))
-    half = uint32(index & uint32(1)) * uint32(16)
+    word = _mix(uint32(_mix(uint32(uint32(index >> uint32(1)) ^ key0)) + key1))
+    half = uint32(uint32(index) & uint32(1)) * uint32(16)
     return (uint32(word >> half) & uint32(0xFFFF)) >= threshold
 
 

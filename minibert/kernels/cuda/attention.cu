@@ -22,7 +22,7 @@ extern "C" __global__ void attention_softmax(
     float p[PACK], mask[PACK];
     load(p, scores + at, here);
     load(mask, bias + of_bias + column, here);
-    float highest = -3.4e38f;
+    float highest = -3.40282347e38f;
 #pragma unroll
     for (int j = 0; j < PACK; j++) {
         p[j] += mask[j];

@@ -20,7 +20,7 @@ extern "C" __global__ void cross_entropy(
     T* z = scores + (long long)row * stride;
 
     // The largest score so far, and the sum of exp(score − largest): scaled down when a larger one comes.
-    float largest = -3.4e38f, total = 0;
+    float largest = -3.40282347e38f, total = 0;
     for (int column = threadIdx.x * PACK; column < columns; column += blockDim.x * PACK) {
         const int count = columns - column;
         float x[PACK], b[PACK];

@@ -222,6 +222,18 @@ def test_every_activation_that_cuda_knows_has_a_case():
     assert {ops.ACTIVATIONS[name][0] for name in cases} == set(activation.KNOWN)
 
 
+def test_a_row_of_the_lowest_number_is_like_any_other_constant(xp):
+    """Such as a row whose keys are all masked in transformers' way, with the lowest float32."""
+    lowest = np.finfo("float32").min
+    qkv, _, *rest = case_attention(np.random.default_rng(0), 2, 11, 2, 4, 0.0)
+    qkv, bias = cast((qkv, np.full((2, 1, 1, 11), lowest)), "float32")
+    y, _ = attention.packed_attention(*on_device(xp, (qkv, bias)), *rest)
+    close(y, composites.packed_attention(qkv, bias, *rest)[0], "float32")
+    logits, weights = np.full((3, 7), lowest), np.ones(3, "float32")
+    loss, _ = cross_entropy.cross_entropy(*on_device(xp, (logits, np.arange(3), weights)), 3.0)
+    assert float(loss) == pytest.approx(np.log(7), rel=1e-6)
+
+
 def test_a_row_of_attention_in_which_all_keys_are_masked_is_finite(xp):
     qkv, bias, *rest = case_attention(np.random.default_rng(0), 2, 11, 2, 4, 0.0)
     bias[0] = -10000.0
