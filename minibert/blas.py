@@ -4,10 +4,10 @@ import ctypes
 import ctypes.util
 import functools
 import importlib.metadata
-import os
 from collections.abc import Callable
 
 import numpy as np
+import threadpoolctl
 
 from minibert.errors import UserError
 
@@ -36,7 +36,8 @@ def open_library(title: str, package: str, file: str, name: str, needed: tuple[s
         library = ctypes.CDLL(path)
         for function in needed:
             getattr(library, function)
-        opened.add(os.path.realpath(path))
+        loaded = threadpoolctl.ThreadpoolController().lib_controllers  # their paths are real ones
+        opened.update(each.filepath for each in loaded if each.dynlib._handle == library._handle)
         return library
     except (OSError, AttributeError) as error:
         raise UserError(f"{title} cannot be used ({error})") from None

@@ -1,10 +1,12 @@
 """Matrix products: who computes them, how the choice is made, and that the kernels follow it."""
 
 import itertools
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import threadpoolctl
 
 from minibert import blas, mkl, onednn, products, threads
 from minibert.errors import UserError
@@ -298,3 +300,12 @@ def test_the_kernels_multiply_rounded_factors(rounding):
     for ours, theirs in zip((y, dx, dweight, dbias), expected, strict=True):
         assert ours.dtype == np.float32
         assert np.linalg.norm(ours - theirs) <= 1e-6 * np.linalg.norm(theirs)
+
+
+def test_a_library_of_the_system_is_remembered_by_its_path(monkeypatch):
+    """The system finds a library by a name without a folder."""
+    paths = [pool["filepath"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
+    monkeypatch.setattr(blas.ctypes.util, "find_library", lambda _: Path(paths[0]).name)
+    monkeypatch.setattr(blas, "opened", set())
+    blas.open_library("BLAS", "no-such-package", "", "blas", ())
+    assert blas.opened == {paths[0]}

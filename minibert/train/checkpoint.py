@@ -11,6 +11,7 @@ It appears under its name only when it is complete and on the disk.
 """
 
 import hashlib
+import importlib.metadata
 import json
 import platform
 import shutil
@@ -28,7 +29,7 @@ from minibert.blas import opened
 from minibert.devices import Device, describe_processor
 from minibert.errors import UserError
 from minibert.files import atomic_folder, read_json, write_json
-from minibert.products import MKL, products_library
+from minibert.products import BFLOAT16, MKL, ONEDNN, products_library
 from minibert.threads import get_threads
 from minibert.train.optimiser import AdamW
 
@@ -106,6 +107,7 @@ def describe_environment(device: Device) -> dict[str, Any]:
         "minibert": __version__,
         "python": platform.python_version(),
         "numpy": np.__version__,
+        "numba": _version("numba"),  # without it the references compute
         "blas": sorted(
             f"{pool['internal_api']} {pool['version']} {pool.get('architecture', '')}".strip()
             for pool in blas
@@ -116,12 +118,14 @@ def describe_environment(device: Device) -> dict[str, Any]:
         "device": device.name,
         "processor": describe_processor(device),
     }
+    if products_library() in (ONEDNN, BFLOAT16):
+        environment["onednn"] = _version("onednn-cpu-gomp")
     if device.name != "cpu":
         environment["cupy"] = device.xp.__version__
     return environment
 
 
-def describe_program() -> dict[str, str]:
+def describe_program() -> dict[str, str | None]:
     """What all ranks of a run must have alike: versions of what computes, and a hash of our own source."""
     package = Path(__file__).parents[1]
     sources = sorted(path for path in package.rglob("*") if path.suffix in (".py", ".cu", ".cuh"))
@@ -131,8 +135,17 @@ def describe_program() -> dict[str, str]:
     return {
         "the version of Python": platform.python_version(),
         "the version of NumPy": np.__version__,
+        "the version of Numba": _version("numba"),
         "the hash of minibert's source": digest.hexdigest()[:16],
     }
+
+
+def _version(package: str) -> str | None:
+    """The version of an installed package."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

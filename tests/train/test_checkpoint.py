@@ -1,4 +1,5 @@
 import errno
+import importlib.metadata
 import json
 
 import numpy as np
@@ -187,3 +188,17 @@ def test_the_environment_says_what_bits_can_depend_on():
         f"threads was 0, is now {environment['threads']}",
         "cupy was 13.0, is now None",
     ]
+
+
+def test_another_numba_is_another_environment_and_another_program(monkeypatch):
+    """Its code computes, and differs in the last bits; so does that of the references where it is missing."""
+
+    def described(number):
+        version = importlib.metadata.version
+        with monkeypatch.context() as patch:
+            patch.setattr(importlib.metadata, "version", lambda p: number if p == "numba" else version(p))
+            return checkpoint.describe_environment(Device("cpu", np)), checkpoint.describe_program()
+
+    (before, one), (now, other) = described("1.0"), described("2.0")
+    assert checkpoint.environment_changes(before, now) == ["numba was 1.0, is now 2.0"]
+    assert one != other
