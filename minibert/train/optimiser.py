@@ -67,6 +67,7 @@ class AdamW:
                 "eps and weight_decay must be at least 0, and clip_norm above 0, got "
                 f"{eps}, {weight_decay} and {clip_norm}"
             )
+        self.model = model
         self.buffers = model.buffers
         self.device = model.device
         self.beta1, self.beta2 = beta1, beta2
@@ -101,6 +102,8 @@ class AdamW:
 
     def update(self, rates: Rates) -> Array:
         """The same as ``step``, with ``rates`` that are on the device already."""
+        if self.model.buffers is not self.buffers:
+            raise ValueError("the model has been allocated anew since; make a new optimiser for it")
         buffers, segments = self.buffers, self.buffers.segments
         for segment in segments:
             if segment.frozen:

@@ -238,3 +238,13 @@ def test_a_clip_norm_beyond_all_gradients_clips_nothing(config, precision, clip_
         changes.append(to_numpy(model.buffers.value) - before)
     np.testing.assert_allclose(*changes, rtol=1e-5, atol=1e-7)
     assert np.abs(changes[0]).max() > 0.1
+
+
+def test_an_optimiser_of_buffers_that_the_model_has_left(config):
+    """Its steps would change numbers that nobody reads any more."""
+    model = BertForPreTraining(config)
+    optimiser = AdamW(model)
+    optimiser.step(1e-3, 0)
+    model.allocate(dtype="float64")
+    with pytest.raises(ValueError, match="allocated anew since; make a new optimiser"):
+        optimiser.step(1e-3, 1)
