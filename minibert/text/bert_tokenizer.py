@@ -193,12 +193,14 @@ class BertTokenizer(PretrainedTokenizer):
         else:
             tokens, found = _read_vocab(vocab_file), {}
         check_added_tokens_file(folder, tokens)
-        config_file = folder / "tokenizer_config.json"
+        config_file, config = folder / "tokenizer_config.json", {}
         if config_file.exists():
             config = read_config(config_file, SPECIAL_TOKENS, "BERT")
             listed_tokens(config_file, config, SPECIAL_TOKENS.values())
             found |= read_options(config_file, config, CONFIG_KEYS)
-        return cls._from_tokens(tokens, vocab_file, found | options)
+        tokenizer = cls._from_tokens(tokens, vocab_file, found | options)
+        tokenizer.padding_side = config.get("padding_side", cls.padding_side)
+        return tokenizer
 
     @classmethod
     def _from_tokens(cls, tokens: list[str], file: Path, options: dict[str, Any]) -> Self:
@@ -210,7 +212,7 @@ class BertTokenizer(PretrainedTokenizer):
     def save_pretrained(self, folder: str | Path) -> None:
         """Write ``vocab.txt``, ``tokenizer_config.json`` and ``special_tokens_map.json`` into a folder."""
         folder = Path(folder)
-        config = {"tokenizer_class": "BertTokenizer"}
+        config: dict[str, Any] = {"tokenizer_class": "BertTokenizer", "padding_side": self.padding_side}
         config |= {key: getattr(self, name) for name, key in CONFIG_KEYS.items()}
         if self.model_max_length is None:
             del config["model_max_length"]
@@ -368,9 +370,12 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], dict[str, Any]]:
         model, normaliser = content["model"], content["normalizer"]
         # Old files leave out the model's type.
         kind, prefix = model.get("type", "WordPiece"), model.get("continuing_subword_prefix", CONTINUATION)
-        if (kind, prefix, normaliser["type"]) != ("WordPiece", CONTINUATION, "BertNormalizer"):
+        cuts = content.get("pre_tokenizer", {"type": "BertPreTokenizer"})["type"]
+        kinds = kind, prefix, normaliser["type"], normaliser.get("clean_text", True), cuts
+        if kinds != ("WordPiece", CONTINUATION, "BertNormalizer", True, "BertPreTokenizer"):
             raise UserError(
-                f"{path}: expected a WordPiece model with a BertNormalizer, as BERT has; use another folder"
+                f"{path}: expected a WordPiece model with a BertNormalizer that cleans the text and a "
+                "BertPreTokenizer, as BERT has; use another folder"
             )
         tokens = tokens_by_id(path, model["vocab"])
         added = [entry["content"] for entry in content["added_tokens"]]

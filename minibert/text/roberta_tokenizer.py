@@ -31,6 +31,7 @@ from minibert.text.tokenizer import PretrainedTokenizer, in_utf8, letter_table, 
 from minibert.text.tokenizer_files import (
     check_added_tokens,
     check_added_tokens_file,
+    check_flags,
     listed_tokens,
     read_config,
     read_option,
@@ -187,17 +188,19 @@ class RobertaTokenizer(PretrainedTokenizer):
         else:
             tokens, merges, found = _read_vocab(vocab_file), _read_merges(merges_file), {}
         check_added_tokens_file(folder, tokens)
-        config_file = folder / "tokenizer_config.json"
+        config_file, config = folder / "tokenizer_config.json", {}
         if config_file.exists():
             config = read_config(config_file, FILE_TOKENS, "RoBERTa")
             found |= read_options(config_file, config, CONFIG_KEYS)
             listed = listed_tokens(config_file, config, FILE_TOKENS.values())
             found |= _mask_option(config_file, [*listed, config.get("mask_token")])
         try:
-            return cls(tokens, merges, **(found | options))
+            tokenizer = cls(tokens, merges, **(found | options))
         except UserError as error:
             files = vocab_file if vocab_file == merges_file else f"{vocab_file} and {merges_file.name}"
             raise UserError(f"{files}: {error}") from None
+        tokenizer.padding_side = config.get("padding_side", cls.padding_side)
+        return tokenizer
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write ``vocab.json``, ``merges.txt``, ``tokenizer_config.json`` and ``special_tokens_map.json``.
@@ -205,7 +208,7 @@ class RobertaTokenizer(PretrainedTokenizer):
         Transformers opens the folder as the same tokenizer.
         """
         folder = Path(folder)
-        config: dict[str, Any] = {"tokenizer_class": "RobertaTokenizer"}
+        config: dict[str, Any] = {"tokenizer_class": "RobertaTokenizer", "padding_side": self.padding_side}
         config |= {key: getattr(self, name) for name, key in CONFIG_KEYS.items()}
         if self.model_max_length is None:
             del config["model_max_length"]
@@ -493,6 +496,7 @@ def _read_tokenizer_json(path: Path) -> tuple[list[str], list[tuple[str, str]], 
 def _mask_option(path: Path, entries: Iterable[Any]) -> dict[str, bool]:
     """Whether <mask> takes the white space before it, if one of a file's entries for tokens says so."""
     for entry in entries:
+        check_flags(path, entry)
         if isinstance(entry, dict) and entry.get("content") == MASK and "lstrip" in entry:
             return {"mask_strips_space": read_option(path, entry, "lstrip")}
     return {}

@@ -43,7 +43,7 @@ class PretrainedTokenizer:
     config_keys: ClassVar[dict[str, str]]  # our options and their names in tokenizer_config.json
     CACHED_CHARACTERS: ClassVar[int] = 2**21  # of pieces of text whose ids are remembered
     COMPILED_FROM: ClassVar[int] = 1000  # characters at once, from which on a compiled loop is faster
-    padding_side: ClassVar[str] = "right"
+    padding_side: str = "right"  # of a class: where its models' padding usually is
     model_max_length: int | None = None
     train: ClassVar[Callable[..., Any]]  # a class method that learns a vocabulary from texts
     lowercase: bool = False  # of a class: what its models usually do

@@ -30,6 +30,10 @@ def read_config(path: Path, special_tokens: Mapping[str, str], kind: str | None 
                 f"{kind}'s is {token!r}; use a {kind}" if kind else f"here it must be {token!r}; use another"
             )
             raise UserError(f"{path}: {name} is {found!r}, but {right} tokenizer")
+    for key, sides in (("padding_side", ("left", "right")), ("truncation_side", ("right",))):
+        if config.get(key, sides[0]) not in sides:
+            expected = " or ".join(sides)
+            raise UserError(f"{path}: {key} is {reprlib.repr(config[key])}; expected {expected}")
     if "max_len" in config:  # its older name
         config.setdefault("model_max_length", config["max_len"])
     if isinstance(length := config.get("model_max_length"), int | float) and length > 1e9:
@@ -88,6 +92,15 @@ def check_added_tokens(path: Path, added: Iterable[Any], special_tokens: Collect
     extra = [str(token) for token in added if token not in special_tokens]
     if extra:
         raise UserError(f"{path}: added tokens outside the vocabulary are not supported: {' '.join(extra)}")
+
+
+def check_flags(path: Path, entry: Any) -> None:
+    """Raise UserError for an entry of a token that is found otherwise than we find it."""
+    for flag in ("rstrip", "single_word"):
+        if isinstance(entry, dict) and entry.get(flag) not in (None, False):
+            raise UserError(
+                f"{path}: the added token {entry.get('content')!r} has {flag}, which is not supported"
+            )
 
 
 def check_added_tokens_file(folder: Path, known_tokens: Collection[str]) -> None:

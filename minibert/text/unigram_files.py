@@ -11,7 +11,8 @@ from minibert.errors import UserError
 from minibert.files import read_json, write_json
 from minibert.text.metaspace import SPACE
 from minibert.text.sentencepiece import CONTROL, USER_DEFINED, read_sentencepiece
-from minibert.text.tokenizer_files import extra_tokens, read_config, read_options
+from minibert.text.tokenizer import Encoding
+from minibert.text.tokenizer_files import check_flags, extra_tokens, read_config, read_options
 
 if TYPE_CHECKING:
     from minibert.text.unigram_tokenizer import UnigramTokenizer
@@ -90,11 +91,7 @@ def _added_token(path: Path, entry: Any) -> AddedToken:
         return AddedToken(entry)
     if not isinstance(entry, dict) or not isinstance(entry.get("content"), str) or not entry["content"]:
         raise UserError(f"{path}: an added token must be a text or an object with its content; restore it")
-    for flag in ("rstrip", "single_word"):
-        if entry.get(flag) not in (None, False):
-            raise UserError(
-                f"{path}: the added token {entry['content']!r} has {flag}, which is not supported"
-            )
+    check_flags(path, entry)
     return AddedToken(entry["content"], entry.get("special") is not False, entry.get("lstrip") is True)
 
 
@@ -108,6 +105,7 @@ def read_unigram_config(
     """
     config = read_config(path, special_tokens)
     options = read_options(path, config, {**keys, "model_max_length": "model_max_length"})
+    options |= {key: config[key] for key in ("padding_side",) if key in config}
     listed = config.get("added_tokens_decoder") or {}
     if not isinstance(listed, dict):
         raise UserError(f"{path}: added_tokens_decoder should be an object; restore or remake it")
@@ -124,6 +122,7 @@ def write_folder(tokenizer: "UnigramTokenizer", folder: Path) -> None:
     config: dict[str, Any] = {"tokenizer_class": type(tokenizer).__name__, "unk_id": tokenizer.unk_id}
     config |= {key: getattr(tokenizer, name) for name, key in tokenizer.config_keys.items()}
     config |= {"padding_side": tokenizer.padding_side, **tokenizer.special_tokens}
+    config["model_input_names"] = list(Encoding.__annotations__)  # else transformers gives no token types
     if tokenizer.model_max_length is not None:
         config["model_max_length"] = tokenizer.model_max_length
     write_json(folder / "tokenizer_config.json", config)

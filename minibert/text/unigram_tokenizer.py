@@ -169,10 +169,13 @@ class UnigramTokenizer(PretrainedTokenizer):
             extra = [] if file.suffix != ".json" else list(cls.added)
         added = {token.content: token for token in (*extra, *vocabulary.added_tokens)}
         found |= {"charsmap": vocabulary.charsmap, "added_tokens": list(added.values())}
+        side = found.pop("padding_side", cls.padding_side)
         try:
-            return cls(vocabulary.pieces, **found | options)
+            tokenizer = cls(vocabulary.pieces, **found | options)
         except UserError as error:
             raise UserError(f"{file}: {error}") from None
+        tokenizer.padding_side = side
+        return tokenizer
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write ``tokenizer.json`` and ``tokenizer_config.json`` into a folder, for transformers too."""

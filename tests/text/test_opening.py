@@ -1,5 +1,6 @@
 """Which tokenizer a folder holds, and what all tokenizers have in common."""
 
+import copy
 import json
 
 import pytest
@@ -149,3 +150,33 @@ def test_tokens_as_people_read_them():
     for tokenizer in TOKENIZERS:
         texts = [tokenizer.token_text(i).strip() for i in tokenizer.token_ids("a film")]
         assert "".join(text.removeprefix("##") for text in texts) == "afilm"
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_side_of_the_padding_is_saved(saved, side):
+    tokenizer, folder = copy.copy(saved[0]), saved[1]
+    tokenizer.padding_side = side
+    tokenizer.save_pretrained(folder)
+    assert json.loads((folder / "tokenizer_config.json").read_text())["padding_side"] == side
+    again = open_tokenizer(folder)
+    assert again.padding_side == side and again(TEXTS, padding=True) == tokenizer(TEXTS, padding=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("truncation_side", "left"), ("padding_side", "top"), ("padding_side", [])]
+)
+def test_sides_that_are_not_supported(saved, key, value):
+    path = saved[1] / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(UserError, match=rf"tokenizer_config\.json: {key} is .*; expected .*right"):
+        open_tokenizer(saved[1])
+
+
+def test_transformers_is_told_to_give_token_types(saved):
+    """Its classes of ALBERT and XLNet do not by themselves. BERT's does; RoBERTa has only one type."""
+    tokenizer, folder = saved
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    told = ["input_ids", "token_type_ids", "attention_mask"]
+    assert config.get("model_input_names") == (
+        told if isinstance(tokenizer, AlbertTokenizer | XLNetTokenizer) else None
+    )

@@ -438,6 +438,8 @@ def test_damaged_vocabularies_and_merges(tmp_path, vocab, merges, message):
         ({"trim_offsets": None}, "trim_offsets is None; expected true or false$"),
         ({"model_max_length": 0}, "model_max_length is 0; expected a whole number"),
         ({"mask_token": {"content": "<mask>", "lstrip": 1}}, "lstrip is 1; expected true or false"),
+        ({"mask_token": {"content": "<mask>", "rstrip": True}}, "'<mask>' has rstrip, which is not supp"),
+        ({"mask_token": {"content": "<mask>", "single_word": True}}, "'<mask>' has single_word, which is"),
     ],
 )
 def test_configurations_that_are_not_ours_are_refused(tmp_path, config, message):

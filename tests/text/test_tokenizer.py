@@ -432,6 +432,10 @@ def test_reads_tokenizer_json_when_there_is_no_vocab_txt(tmp_path):
     del content["model"]["type"]  # as old files do
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     assert BertTokenizer.from_pretrained(tmp_path).tokens == VOCAB
+    content = tokenizer_json(pre_tokenizer={"type": "BertPreTokenizer"})
+    content["normalizer"]["clean_text"] = True
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    assert BertTokenizer.from_pretrained(tmp_path).tokens == VOCAB
 
 
 @pytest.mark.parametrize(
@@ -443,6 +447,11 @@ def test_reads_tokenizer_json_when_there_is_no_vocab_txt(tmp_path):
         (json.dumps(tokenizer_json(model={"type": "BPE", "vocab": {}})), "expected a WordPiece model"),
         (
             json.dumps(tokenizer_json(model=tokenizer_json()["model"] | {"continuing_subword_prefix": "@@"})),
+            "expected a WordPiece model",
+        ),
+        (json.dumps(tokenizer_json(pre_tokenizer={"type": "Whitespace"})), "expected a WordPiece model"),
+        (
+            json.dumps(tokenizer_json(normalizer=tokenizer_json()["normalizer"] | {"clean_text": False})),
             "expected a WordPiece model",
         ),
         (json.dumps(tokenizer_json(added_tokens=[{"content": "<extra>"}])), "not supported: <extra>"),
