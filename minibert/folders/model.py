@@ -23,6 +23,7 @@ from minibert.folders.tensors import (
 )
 from minibert.folders.weights import open_weights
 from minibert.nn import Module
+from minibert.nn.module import nothing_more
 from minibert.nn.outputs import Derivatives
 from minibert.ops import Cache
 from minibert.precision import allow_tf32
@@ -78,8 +79,7 @@ class PretrainedModel(Module):
                     f"{type(input_ids).__name__}; prepare the batch with this model's prepare"
                 )
             return map_arrays(self.device.asarray, self.prepare(input_ids=input_ids, **batch))
-        if batch:
-            raise TypeError(f"a prepared batch is complete; it cannot be given {', '.join(batch)} as well")
+        nothing_more(batch)
         return input_ids
 
     def backward(self, cache: Cache, dloss: Array | float | None = None, **derivatives: Any) -> Array | None:

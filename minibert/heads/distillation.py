@@ -10,6 +10,7 @@ from minibert.errors import UserError
 from minibert.heads.inputs import NumberTargets, TaskInputs, computed_earlier
 from minibert.heads.task_models import BertForSequenceClassification
 from minibert.nn import Context, Module
+from minibert.nn.module import nothing_more
 from minibert.nn.outputs import plain_number
 from minibert.nn.targets import Targets
 from minibert.ops import Cache
@@ -117,7 +118,9 @@ class Distillation(Module):
         self, inputs: Any = None, *, context: Context | None = None, **batch: Any
     ) -> tuple[DistillationOutput, Cache]:
         """A batch as ``prepare`` takes it, or a prepared one that is on the device → losses, cache."""
-        if not isinstance(inputs, DistillationInputs):
+        if isinstance(inputs, DistillationInputs):
+            nothing_more(batch)
+        else:
             inputs = map_arrays(self.device.asarray, self.prepare(**batch))
         hidden, attention = HIDDEN in self.imitated, ATTENTION in self.imitated
         outputs, student_cache = self.student.forward(

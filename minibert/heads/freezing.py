@@ -51,7 +51,7 @@ def layerwise_lr(model: BertPretrainedModel, decay: float) -> None:
 
     Heads and pooler have the full learning rate, the top layer has ``decay`` times that, …, the embeddings
     decay^(L + 1) times that (Howard and Ruder, 2018; the powers are those of BEiT's code; in ELECTRA's, every
-    part below the heads has one more).
+    part below the heads has one more). L counts layers with weights of their own, so in ALBERT it is 1.
     A ``decay`` of 1 undoes it. Raises UserError if ``decay`` is not above 0 and at most 1.
     """
     if not 0.0 < decay <= 1.0:

@@ -20,6 +20,7 @@ from minibert.files import read_json, write_json
 from minibert.heads.inputs import PairInputs, pair_inputs, text_inputs
 from minibert.heads.outputs import SentenceOutput
 from minibert.nn import Context, Module
+from minibert.nn.module import nothing_more
 from minibert.nn.outputs import Derivatives, OutputKinds, plain_number, total
 from minibert.ops import Cache
 
@@ -180,8 +181,9 @@ class SentencePairs(Module):
 
         ``prepare`` says what a batch can hold. A prepared batch that is on the device may be given instead.
         """
-        if len(batch) == 1 and isinstance(batch[0], PairInputs):
+        if batch and isinstance(batch[0], PairInputs):
             [inputs] = batch
+            nothing_more(named)
         else:
             inputs = map_arrays(self.device.asarray, self.prepare(*batch, **named))
         context = context or self.new_context()

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from minibert import ops
 from minibert.arrays import Array, to_numpy
 from minibert.bert.config import BertConfig
@@ -30,7 +32,7 @@ from minibert.heads.outputs import ClassifierOutput, QuestionAnsweringOutput, Ta
 from minibert.nn import Context, Linear
 from minibert.nn.outputs import Derivatives, OutputKinds, total
 from minibert.nn.places import EVERYWHERE, first_places
-from minibert.nn.targets import IGNORED, Targets, class_targets, count_labels
+from minibert.nn.targets import IGNORED, Targets, class_targets, count_labels, on_host
 from minibert.ops import Cache
 
 Output = TypeVar("Output", bound=TaskOutput)
@@ -233,7 +235,7 @@ class BertForSequenceClassification(TaskModel[ClassifierOutput]):
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The number of labels that count; for a regression, all of them."""
         return (
-            {"denominator": batch["labels"].size}
+            {"denominator": np.size(batch["labels"])}
             if self.config.is_regression
             else super().count_targets(batch)
         )
@@ -301,7 +303,7 @@ class BertForTokenClassification(TaskModel[ClassifierOutput]):
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The number of tokens with a label; with the CRF, of sequences with such tokens."""
-        counted = batch["labels"] != IGNORED
+        counted = on_host("labels", batch["labels"]) != IGNORED
         return {"denominator": int((counted if self.crf is None else counted.any(axis=1)).sum())}
 
     def _head(self, outputs: ClassifierOutput, inputs: TaskInputs, context: Context) -> Cache:
@@ -360,6 +362,10 @@ class BertForQuestionAnswering(TaskModel[QuestionAnsweringOutput]):
     reads_padding = True
     head_outputs = ("loss", "start_logits", "end_logits")
 
+    def __init__(self, config: BertConfig, **options: Any):
+        # In transformers this head has as many scores as there are labels, so a folder must say 2.
+        super().__init__(config if config.num_labels == 2 else config.replace(num_labels=2), **options)
+
     def _add_head(self, config: BertConfig) -> None:
         self.qa_outputs = Linear(config.head_size, 2)
 
@@ -380,8 +386,9 @@ class BertForQuestionAnswering(TaskModel[QuestionAnsweringOutput]):
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The numbers of starts and of ends that count, which may differ."""
-        length = batch["input_ids"].shape[1]
-        return {"denominator": count_spans(batch["start_positions"], batch["end_positions"], length)}
+        length = np.shape(batch["input_ids"])[1]
+        spans = (on_host(name, batch[name]) for name in ("start_positions", "end_positions"))
+        return {"denominator": count_spans(*spans, length)}
 
     def _head(self, outputs: QuestionAnsweringOutput, inputs: TaskInputs, context: Context) -> Cache:
         logits, linear_cache = self.qa_outputs.forward(self._read(outputs))

@@ -214,6 +214,12 @@ class Module:
         return "\n".join(_tree_lines("", self))
 
 
+def nothing_more(batch: Collection[str]) -> None:
+    """Raise TypeError, naming what there is of a ``batch`` besides a prepared one, which is complete."""
+    if batch:
+        raise TypeError(f"a prepared batch is complete; it cannot be given {', '.join(batch)} as well")
+
+
 def _tree_lines(name: str, module: Module, depth: int = 0) -> Iterator[str]:
     """One line per module: how many parameters it has in all, and the shapes of its own.
 

@@ -1,5 +1,6 @@
 """Labels, checked on the host, and the targets that a loss reads."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,9 +66,15 @@ def masked_lm_targets(
     return flat_targets(dtype, positions, np.where(real, labels.reshape(-1)[positions], 0), real)
 
 
-def count_labels(labels: np.ndarray) -> int:
+def count_labels(labels: Any) -> int:
     """How many labels of a batch count."""
-    return int((labels != IGNORED).sum())
+    return int((on_host("labels", labels) != IGNORED).sum())
+
+
+def count_tokens(batch: Mapping[str, Any]) -> int:
+    """How many tokens a batch has; without an ``attention_mask`` nothing of it is padding."""
+    mask = batch.get("attention_mask")
+    return np.size(batch["input_ids"]) if mask is None else int(np.sum(mask))
 
 
 def class_labels(name: str, labels: Any, shape: tuple[int, ...], num_classes: int) -> np.ndarray:

@@ -125,6 +125,10 @@ class AlbertForPreTraining(_Albert, BertForPreTraining):
     ``next_sentence_label`` (B,) is 0 where the texts are in their order, 1 where they are swapped.
     """
 
+    def __init__(self, config: AlbertConfig, **options: Any):
+        # In transformers the second head has as many scores as there are labels, so a folder must say 2.
+        super().__init__(config if config.num_labels == 2 else config.replace(num_labels=2), **options)
+
 
 class AlbertForMaskedLM(_Albert, BertForMaskedLM):
     """ALBERT with the head that predicts masked words."""

@@ -26,8 +26,9 @@ from minibert.bert.inputs import PretrainingInputs
 from minibert.bert.models import BertForMaskedLM, BertForPreTraining
 from minibert.errors import UserError
 from minibert.nn import Context, Module
+from minibert.nn.module import nothing_more
 from minibert.nn.outputs import plain_number
-from minibert.nn.targets import check_range
+from minibert.nn.targets import check_range, count_tokens
 from minibert.ops import Cache
 
 
@@ -94,7 +95,7 @@ class MaskedWordDistillation(Module):
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, int]:
         """The denominators for this batch by itself: the masked words, and all tokens."""
-        return self.student.count_targets(batch) | {"token_denominator": int(batch["attention_mask"].sum())}
+        return self.student.count_targets(batch) | {"token_denominator": count_tokens(batch)}
 
     def prepare(self, *, token_denominator: int | None = None, **batch: Any) -> MaskedDistillationInputs:
         """Check a batch of the student, with labels. Everything is on the host."""
@@ -111,7 +112,9 @@ class MaskedWordDistillation(Module):
         self, inputs: Any = None, *, context: Context | None = None, **batch: Any
     ) -> tuple[MaskedDistillationOutput, Cache]:
         """A batch as ``prepare`` takes it, or a prepared one that is on the device → losses, cache."""
-        if not isinstance(inputs, MaskedDistillationInputs):
+        if isinstance(inputs, MaskedDistillationInputs):
+            nothing_more(batch)
+        else:
             inputs = map_arrays(self.device.asarray, self.prepare(**batch))
         masked, predictions = inputs.masked, self.student.cls.predictions
         assert predictions and masked.masked_lm

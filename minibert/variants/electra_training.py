@@ -30,9 +30,10 @@ from minibert.devices import Device
 from minibert.errors import UserError
 from minibert.heads.inputs import TaskInputs
 from minibert.nn import Context, Module
+from minibert.nn.module import nothing_more
 from minibert.nn.outputs import plain_number
 from minibert.nn.places import Places
-from minibert.nn.targets import Targets
+from minibert.nn.targets import Targets, count_tokens
 from minibert.ops import Cache
 from minibert.precision import choose_precision
 from minibert.variants.electra import ElectraForMaskedLM, ElectraForPreTraining
@@ -121,7 +122,7 @@ class ElectraGeneratorAndDiscriminator(Module):
         """The denominators for this batch by itself: words to predict, and tokens to judge."""
         return {
             **self.generator.count_targets(batch),
-            "rtd_denominator": int(np.sum(batch["attention_mask"])),
+            "rtd_denominator": count_tokens(batch),
         }
 
     def prepare(
@@ -149,7 +150,9 @@ class ElectraGeneratorAndDiscriminator(Module):
         self, inputs: Any = None, *, context: Context | None = None, **batch: Any
     ) -> tuple[JointOutput, Cache]:
         """A batch as ``prepare`` takes it, or a prepared one that is on the device → outputs, cache."""
-        if not isinstance(inputs, JointInputs):
+        if isinstance(inputs, JointInputs):
+            nothing_more(batch)
+        else:
             inputs = map_arrays(self.device.asarray, self.prepare(**batch))
         context = context or self.new_context()
         targets, predictions = inputs.masked.masked_lm, self.generator.cls.predictions

@@ -155,3 +155,9 @@ def test_a_teacher_that_cannot_read_all_of_it_is_refused():
         else:
             with pytest.raises(UserError, match="the teacher's longest_sequence is 14, the student's 16"):
                 Distillation(students, teacher=teacher, hidden_weight=1.0)
+
+
+def test_a_prepared_batch_is_complete():
+    trainee, *_ = make(SMALL, LARGE)
+    with pytest.raises(TypeError, match="a prepared batch is complete; it cannot be given labels as well"):
+        trainee.forward(trainee.prepare(**BATCH, **TARGETS), labels=TARGETS["labels"])

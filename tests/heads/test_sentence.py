@@ -240,3 +240,9 @@ def test_labels_of_pairs_are_cosines(encoder):
     pairs.forward(FIRST, SECOND, [-1.0, 0.0, 1.0])
     with pytest.raises(UserError, match=r"labels of pairs are cosines, from −1 to 1; got 4\.2"):
         pairs.forward(FIRST, SECOND, [0.5, 4.2, 1.0])
+
+
+def test_a_prepared_batch_of_pairs_is_complete(encoder):
+    pairs = SentencePairs(encoder())
+    with pytest.raises(TypeError, match="a prepared batch is complete; it cannot be given labels as well"):
+        pairs.forward(pairs.prepare(FIRST, SECOND), labels=[0.5, 1.0, 0.0])

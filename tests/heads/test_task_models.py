@@ -401,3 +401,24 @@ def test_a_batch_that_only_the_encoder_prepared_is_refused_by_a_model_with_a_hea
     of_encoder, _ = model.bert.forward(prepared)  # which reads a part
     of_model, _ = model.forward(prepared, return_hidden_states=True)
     assert of_model.hidden_states[-1].shape == of_encoder.last_hidden_state.shape
+
+
+def test_labels_in_lists_are_counted(config):
+    denominator = {
+        BertForSequenceClassification: ({"labels": [0, -100]}, {}, 1),
+        BertForTokenClassification: ({"labels": [[0, -100], [1, 1]]}, {}, 3),
+        BertForQuestionAnswering: (
+            {"input_ids": [[5, 6, 7]] * 2, "start_positions": [0, 9], "end_positions": [1, 2]},
+            {},
+            [1, 2],
+        ),
+    }
+    cases = [(kind, *case) for kind, case in denominator.items()]
+    cases.append((BertForTokenClassification, {"labels": [[0, -100], [-100, -100]]}, {"crf": True}, 1))
+    cases.append((BertForSequenceClassification, {"labels": [0.5, 1.0]}, {"num_labels": 1}, 2))
+    for kind, batch, settings, expected in cases:
+        found = kind(config(**settings), device=None).count_targets(batch)
+        assert np.array_equal(found["denominator"], expected)
+    both = {"labels": [[0, -100]], "next_sentence_label": [1]}
+    counted = BertForPreTraining(config(), device=None).count_targets(both)
+    assert counted == {"mlm_denominator": 1, "nsp_denominator": 1}

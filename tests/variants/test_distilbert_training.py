@@ -181,3 +181,18 @@ def test_a_teacher_with_another_vocabulary_is_refused(tmp_path):
 def test_a_teacher_that_does_not_fit(options, message):
     with pytest.raises(UserError, match=message):
         MaskedWordDistillation(make_student(), make_teacher(**options))
+
+
+def test_a_batch_without_a_mask_has_no_padding():
+    batch = make_batch()
+    whole = batch | {"attention_mask": np.ones_like(batch["attention_mask"])}
+    del batch["attention_mask"]
+    trainee = MaskedWordDistillation(make_student(), make_teacher())
+    assert trainee.count_targets(batch) == trainee.count_targets(whole)
+    assert trainee.forward(**batch)[0].loss == trainee.forward(**whole)[0].loss
+
+
+def test_a_prepared_batch_is_complete():
+    trainee, batch = MaskedWordDistillation(make_student(), make_teacher()), make_batch()
+    with pytest.raises(TypeError, match="a prepared batch is complete; it cannot be given labels as well"):
+        trainee.forward(trainee.prepare(**batch), labels=batch["labels"])

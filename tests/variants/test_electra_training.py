@@ -173,3 +173,22 @@ def test_a_generator_has_a_share_of_the_heads_but_one_at_least():
 def test_two_models_that_cannot_share_their_embeddings():
     with pytest.raises(UserError, match="generator's embedding_size is 4, the discriminator's 6"):
         ElectraGeneratorAndDiscriminator(CONFIG, CONFIG.replace(embedding_size=4))
+
+
+def test_a_batch_without_a_mask_has_no_padding():
+    batch = make_batch()
+    whole = batch | {"attention_mask": np.ones_like(batch["attention_mask"])}
+    del batch["attention_mask"]
+    model = make()
+    assert model.count_targets(batch) == model.count_targets(whole)
+    losses = []
+    for given in (batch, whole):
+        model.seed_dropout(1)
+        losses.append(model.forward(**given)[0].loss)
+    assert losses[0] == losses[1]
+
+
+def test_a_prepared_batch_is_complete():
+    model, batch = make(), make_batch()
+    with pytest.raises(TypeError, match="a prepared batch is complete; it cannot be given labels as well"):
+        model.forward(model.prepare(**batch), labels=batch["labels"])

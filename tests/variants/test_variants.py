@@ -7,10 +7,15 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from minibert.arrays import to_numpy
-from minibert.bert import BertForMaskedLM, BertForNextSentencePrediction, BertModel
+from minibert.bert import BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining, BertModel
 from minibert.errors import UserError
 from minibert.folders.names import name_in_file, name_in_model
-from minibert.heads import BertForSequenceClassification, BertForTokenClassification, SentenceEncoder
+from minibert.heads import (
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    SentenceEncoder,
+)
 from minibert.tasks.exporting import export
 from minibert.variants import FAMILIES, architectures, family, model_class, open_config, open_model
 from minibert.variants.electra import ElectraConfig, ElectraForPreTraining
@@ -213,3 +218,23 @@ def test_architectures_that_are_no_list_of_names(tmp_path, named):
     (tmp_path / "config.json").write_text(json.dumps({"architectures": named}))
     with pytest.raises(UserError, match=r"config\.json: architectures should be a list of names, found"):
         architectures(tmp_path)
+
+
+TWO_SCORES = [
+    (name, kind)
+    for name, kind in CLASSES
+    if kind is BertForQuestionAnswering or (name, kind) == ("albert", BertForPreTraining)
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), TWO_SCORES)
+def test_a_head_of_two_scores_has_two_labels(name, kind, tmp_path):
+    """In transformers it has as many scores as there are labels: another number there would not fit."""
+    assert len(TWO_SCORES) > 5
+    settings = {} if name == "xlnet" else {"max_position_embeddings": 16}
+    sizes = {key: value for key, value in SIZES.items() if key != "max_position_embeddings"} | settings
+    members = FAMILIES[name]
+    config = members.config.from_dict(sizes | {"id2label": {i: f"L{i}" for i in range(5)}})
+    members.models[kind](config).save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved["num_labels"] == 2 and not saved.get("id2label")
