@@ -137,7 +137,10 @@ def model_case(
     frozen = [p for _, p in model.named_parameters() if p.frozen]
 
     def outputs(variables: Variables) -> list[Array]:
-        return [bearing(variables, model, twin).forward(**batch)[0].loss]
+        loss = bearing(variables, model, twin).forward(**batch)[0].loss
+        if loss is None:
+            raise ValueError(f"{what}: the model gives no loss; put labels into the batch")
+        return [loss]
 
     def gradients(douts: Sequence[Array]) -> dict[str, Any]:
         forget_gradients(model)

@@ -122,7 +122,8 @@ def _repeats(case: Case, variables: Variables) -> bool:
 
 def _reason_not_to_compare(gradient: Any, x: Array) -> str:
     """Why ``gradient`` cannot be a gradient of x, or an empty text."""
-    if not isinstance(gradient, get_array_module(x).ndarray):
+    xp = get_array_module(x)
+    if not isinstance(gradient, (xp.ndarray, np.generic) if xp is np else xp.ndarray):
         return f"the gradient is of type {type(gradient).__name__}"
     if gradient.shape != x.shape:
         return f"the gradient has shape {gradient.shape}, expected {x.shape}"

@@ -1,8 +1,18 @@
 """The cases of a module and of a model: what has to be on the cache, added up, and complex."""
 
+import numpy as np
 import pytest
 
-from minibert.gradcheck import CENTRAL_DIFFERENCES, COMPLEX_STEP, Draws, check, function_case, module_case
+from minibert.bert import BertConfig, BertForPreTraining
+from minibert.gradcheck import (
+    CENTRAL_DIFFERENCES,
+    COMPLEX_STEP,
+    Draws,
+    check,
+    function_case,
+    model_case,
+    module_case,
+)
 from minibert.nn.layers import Linear
 
 
@@ -107,3 +117,20 @@ def test_the_complex_step_of_a_module_needs_a_twin(device):
 def test_there_must_be_an_input():
     with pytest.raises(ValueError, match="nothing: no inputs; give at least one to differentiate"):
         function_case("nothing", lambda: (None, ()), lambda dout, cache: (), {})
+
+
+def test_the_derivative_of_a_single_number():
+    """NumPy makes scalars of its arrays without axes."""
+    for factor, right in ((2, True), (3, False)):
+
+        def backward(dout, x, factor=factor):
+            return factor * x * dout
+
+        [row] = check(function_case("square", lambda x: (x * x, x), backward, {"x": np.array(3.0)}))
+        assert row.ok == right and row.error < 1
+
+
+def test_a_model_without_a_loss():
+    model = BertForPreTraining(BertConfig.preset("tiny", vocab_size=20), dtype="float64")
+    with pytest.raises(ValueError, match="it: the model gives no loss; put labels into the batch"):
+        check(model_case("it", model, {"input_ids": [[5, 6, 7]]}))
