@@ -37,7 +37,8 @@ def test_the_readme_of_the_tests_names_every_helper_and_folder():
     }
     folders = {path.parent for path in tests.glob("*/test_*.py")}
     text = (tests / "README.md").read_text(encoding="utf-8")
-    assert [name_of(path) for path in helpers | folders if name_of(path) not in text] == []
+    named = {name_of(path) for path in helpers | folders} - {"tests/parity", "tests/proofs"}  # file by file
+    assert [name for name in named if not re.search(rf"{re.escape(name)}(?![\w./])", text)] == []
 
 
 def test_the_readme_is_short():

@@ -100,8 +100,8 @@ def live(window, address):
 
 
 def wait(browser, condition):
-    """Until it is true, or thirty seconds have passed."""
-    WebDriverWait(browser, 30, poll_frequency=0.05).until(lambda _: condition())
+    """Until it is true, or two minutes have passed: other tests compute at the same time."""
+    WebDriverWait(browser, 120, poll_frequency=0.05).until(lambda _: condition())
 
 
 def choose(browser, name, value):
@@ -144,7 +144,8 @@ def test_the_numbers_on_the_page_are_pythons(browser, subject):
         "return [...document.querySelectorAll('#guesses tr')].map(r => [...r.cells].map(c => c.innerText))"
     )
     for (token, percent, _), guess in zip(rows, shown["guesses"], strict=True):
-        assert token == guess["token"] and float(percent[:-2]) == pytest.approx(100 * guess["p"], abs=0.5)
+        rounding = 0.501 if guess["p"] >= 0.0995 else 0.0501  # one decimal below 9.95 %
+        assert token == guess["token"] and abs(float(percent[:-2]) - 100 * guess["p"]) <= rounding
     for name in list(found.values)[:12]:
         held = browser.execute_script(
             "const t = data.sentences[0].tensors[arguments[0]];"
@@ -170,6 +171,8 @@ def test_every_view_of_every_sentence(browser, sentence):
     ):
         choose(browser, "names", name)
         assert "def " in text(browser, "tensor")
+        label = browser.execute_script("return document.querySelector('#tensor canvas').ariaLabel")
+        assert label.startswith(f"{name}: ")
     choose(browser, "kind", "maps")
     choose(browser, "form", "arcs")
     assert browser.execute_script("return document.querySelectorAll('#heads canvas').length") == 4
@@ -534,7 +537,7 @@ def test_a_number_can_be_chosen_from_the_keyboard(live):
         "row.value = 3; column.value = 7; row.parentElement.querySelector('button').click()"
     )
     wait(live, lambda: "by hand" in text(live, "tensor"))
-    by_hand, numeric = re.search(r"by hand (\S+), numeric (\S+)", text(live, "tensor")).groups()
+    by_hand, numeric = re.search(r"\[3,7\]: .* by hand (\S+), numeric (\S+)", text(live, "tensor")).groups()
     assert float(by_hand) == pytest.approx(float(numeric), rel=1e-4, abs=1e-9)
 
 

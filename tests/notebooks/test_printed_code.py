@@ -9,20 +9,38 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
+def joined(lines):
+    """The lines that are not blank, without their indentation."""
+    return "".join(f"\n{line.strip()}" for line in lines if line.strip()) + "\n"
+
+
 @pytest.fixture(scope="module")
-def lines():
-    """Every line of code that there is."""
+def files():
+    """All code that there is, file by file."""
     folders = (ROOT / "minibert", ROOT / "notebooks")
-    files = [path for folder in folders for path in folder.rglob("*.py")]
-    return {line.strip() for path in files for line in path.read_text(encoding="utf-8").splitlines()}
+    paths = [path for folder in folders for path in folder.rglob("*.py")]
+    return [joined(path.read_text(encoding="utf-8").splitlines()) for path in paths]
+
+
+def functions_in(printed):
+    """The functions among printed lines, each as a list of lines."""
+    functions = []
+    for line in printed:
+        if line.startswith(("    ", "def ", ")")):
+            if not functions or line.lstrip().startswith("def "):
+                functions.append([])
+            functions[-1].append(line)
+    return functions
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_printed_code_is_todays(path, lines):
+def test_printed_code_is_todays(path, files):
+    """The lines of a function stand like this, one after the other, in one of the files."""
     old = []
     for cell in nbformat.read(path, as_version=4).cells:
         if cell.cell_type == "code" and "getsource" in cell.source:
             printed = "".join(output.get("text", "") for output in cell.outputs).splitlines()
-            code = [line for line in printed if line.startswith(("    ", "def "))]
-            old += [line for line in code if line.strip() not in lines]
+            for lines in functions_in(printed):
+                if not any(joined(lines) in file for file in files):
+                    old.append(lines[0])
     assert old == [], f"python -m notebooks.make {path.stem[:2]} prints it anew"

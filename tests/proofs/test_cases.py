@@ -2,10 +2,13 @@
 
 import pytest
 
+from minibert.bert import BertForMaskedLM, BertForNextSentencePrediction, BertForPreTraining
 from minibert.devices import Device, resolve_device
 from minibert.gradcheck import CENTRAL_DIFFERENCES, COMPLEX_STEP, Case, check, check_adjoint
+from minibert.heads import BertForQuestionAnswering, BertForSequenceClassification, BertForTokenClassification
 from minibert.proofs import all_cases
 from minibert.proofs.models import output_cases
+from minibert.proofs.small_bert import CONFIG
 from minibert.proofs.variants import variant_cases
 from minibert.proofs.xlnet import xlnet_cases
 
@@ -14,6 +17,14 @@ NAMES = [case.what.strip() for case in all_cases(resolve_device("cpu"))]
 # operation that is not analytic, are made of every operation, every layer and one model; by
 # `minibert gradcheck` of all.
 WITH_CENTRAL = NAMES.index("BertForPreTraining") + 1
+MODELS = [
+    BertForPreTraining,
+    BertForMaskedLM,
+    BertForNextSentencePrediction,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+    BertForQuestionAnswering,
+]
 XLNETS = len(xlnet_cases(resolve_device("cpu")))
 DESCENDANTS = len(variant_cases(resolve_device("cpu")))  # the others
 LOSSES = len(NAMES) - len(output_cases(resolve_device("cpu"))) - DESCENDANTS - XLNETS
@@ -83,7 +94,7 @@ def test_with_all_outputs_every_parameter_counts(gradient_cases):
 
 
 def test_every_parameter_of_every_model_is_compared(gradient_cases):
-    compared = {case.what: set(case.variables) for case in gradient_cases}["BertForPreTraining"]
-    assert "cls.predictions.bias" in compared
-    assert "bert.encoder.layer.1.output.LayerNorm.bias" in compared
-    assert len(compared) == 5 + 2 * 16 + 2 + 5 + 2  # embeddings, layers, pooler, masked-word head, pair head
+    compared = {case.what: set(case.variables) for case in gradient_cases}
+    for kind in MODELS:
+        assert compared[kind.__name__] == {name for name, _ in kind(CONFIG).named_parameters()}
+    assert len(compared["BertForPreTraining"]) == 5 + 2 * 16 + 2 + 5 + 2  # embeddings, layers, pooler, heads

@@ -194,13 +194,15 @@ def test_tokenizers_with_one_vocabulary_do_not_share_what_they_read(small, tmp_p
 
 def test_masked_sentences_hide_one_whole_word(small):
     tokenizer, prepared = prepare(small())
-    sentences = list(itertools.islice(masked_sentences(prepared.held_out, tokenizer, seed=0), 20))
+    sentences = list(itertools.islice(masked_sentences(prepared.held_out, tokenizer, seed=0), 400))
     text = Path(small().corpus[0]).read_text()
+    assert len(sentences) == 400
     for masked, answer in sentences:
         assert masked.count("[MASK]") == 1
         assert answer in tokenizer.vocab and len(answer) >= 3
         assert masked.replace("[MASK]", answer).removesuffix(".") in text
-    assert list(itertools.islice(masked_sentences(prepared.held_out, tokenizer, seed=0), 20)) == sentences
+        assert not re.search(r"\w\[MASK\]|\[MASK\]\w", masked)
+    assert list(itertools.islice(masked_sentences(prepared.held_out, tokenizer, seed=0), 400)) == sentences
 
 
 @pytest.mark.parametrize("plain", [False, True])
