@@ -82,9 +82,9 @@ def _largest(weights: np.ndarray) -> float:
 
 
 def _signed(weight: float, largest: float) -> str:
-    """Three digits of the largest weight, and as many decimals for all others."""
-    decimals = int(np.clip(2 - math.floor(math.log10(largest)), 0, 5))
-    return f"{weight:+.{decimals}f}".replace("-", "−")
+    """Three digits of the largest weight, and as many decimals for all others; two if all are tiny."""
+    decimals = max(0, 2 - math.floor(math.log10(largest)))
+    return (f"{weight:+.{decimals}f}" if decimals <= 5 else f"{weight:+.1e}").replace("-", "−")
 
 
 # -- The page ----------------------------------------------------------------------------------------

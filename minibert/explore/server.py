@@ -84,8 +84,14 @@ class Answer(Guarded):
             asked = json.loads(self.request.body or b"{}")
             if not isinstance(asked, dict):
                 raise UserError("expected a JSON object")
+            held = self.request.headers.get("X-Pass")
+            if name not in ("look", "reset") and held not in (None, str(self.server.passes)):
+                raise UserError("another window has asked something since; press “look” to ask again")
             with np.errstate(all="ignore"):  # what is not finite is answered below, or by the method
                 answer = method(**asked)
+            if name == "look":
+                self.server.passes += 1
+                answer["pass"] = self.server.passes
         except (UserError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
             answer = {"error": str(error)}
         except (AttributeError, LookupError, OverflowError, RecursionError, ValueError) as error:
@@ -102,12 +108,14 @@ class Server:
 
     def __init__(self, session: Session, about: str, text: str, second: str | None = None):
         self.token = secrets.token_urlsafe(24)
+        self.passes = 0  # counted, so that a page is told when another one has asked since
         self.methods: dict[str, Callable[..., Any]] = {
             name: getattr(session, name)
             for name in ("look", "tensor", "parameter", "words", "derivative", "step", "reset")
         }
         parameters = [parameter for parameter, _ in session.model.named_parameters()]
         live = {"token": self.token, "text": text, "second": second, "parameters": parameters, "nodes": NODES}
+        live["longest"] = LONGEST_REQUEST
         self.page = render({"about": about, "live": live})
         (self._socket,) = tornado.netutil.bind_sockets(0, HOST)
         self.port = self._socket.getsockname()[1]

@@ -1,6 +1,8 @@
 """A model that somebody looks into: what is asked, what is changed, and the pass that came of it."""
 
+import json
 import math
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -54,13 +56,19 @@ class Session:
             weight    layer, head, query, key, weight   attention is pinned there
             patch     name, token, text                 a token's value is that of another text
         """
-        sentence = self.subject.encode(text, second or None)
+        with warnings.catch_warnings(record=True) as told:  # that a text was cut, the page has to say
+            warnings.simplefilter("always")
+            sentence = self.subject.encode(text, second or None)
         for token in hidden:
             sentence = hide(sentence, token, self.tokenizer)
         made = [self._change(change, sentence) for change in changes]
-        shown, self._found = look(self.subject, sentence, place=place, answer=answer, changes=made)
-        self._changes, self._plain, self._moved = made, None, False
-        return shown
+        shown, found = look(self.subject, sentence, place=place, answer=answer, changes=made)
+        try:
+            json.dumps(shown, allow_nan=False)
+        except ValueError:  # browsers cannot read NaN
+            raise UserError("some numbers are not finite; undo the steps that have been taken") from None
+        self._found, self._changes, self._plain, self._moved = found, made, None, False
+        return shown | {"warnings": [str(warning.message) for warning in told]}
 
     def tensor(self, name: str) -> dict[str, Any]:
         """A value of the last pass: see ``look.tensor``."""

@@ -172,7 +172,8 @@ class Words(Subject):
     def __init__(self, model: BertForPreTraining, tokenizer: PretrainedTokenizer):
         masked_word_head(model)
         super().__init__(model, tokenizer)
-        self._names = [tokenizer.token_text(i) for i in range(len(tokenizer))]
+        texts = map(tokenizer.token_text, range(len(tokenizer)))
+        self._names = [text if text.strip() else tokenizer.tokens[i] for i, text in enumerate(texts)]
         self._pairs = None if model.cls.seq_relationship is None else Pairs(model, tokenizer)
 
     def about(self, sentence: Sentence, place: int | None) -> Subject:

@@ -31,6 +31,13 @@ TEXTS = [
     "[MASK]",
     "the " * 125 + "[MASK]",
 ]
+CAPITAL = "the capital of france is [MASK] ."
+SLOW = (
+    "const send = window.fetch; window.fetch = async (address, request) => {"
+    "  if (address === '/look') await new Promise(done => setTimeout(done, 500));"
+    "  return send(address, request); };"
+)
+LENGTH = "return river.look.tokens.length"
 SIZES = [(1400, 900), (800, 1000), (390, 800)]
 
 
@@ -494,8 +501,8 @@ def test_a_step_and_back(live):
 
 def test_a_step_while_the_words_are_still_asked_for(live):
     """Their next part waits for the new pass, or the server would refuse it: the parameters have moved."""
-    ask(live, TEXTS[3])
-    wait(live, lambda: live.execute_script("return river.look.tokens.length") == 128)  # many parts
+    ask(live, "the " * 37 + "[MASK]")
+    wait(live, lambda: live.execute_script(LENGTH) == 40)  # which words mattered comes in seven parts
     live.execute_script(
         "const send = window.fetch; window.asked = [];"
         "window.fetch = async (address, request) => {"
@@ -506,10 +513,9 @@ def test_a_step_while_the_words_are_still_asked_for(live):
     before = loss_of(live)
     words = "return document.getElementById('words').ariaBusy"
     assert live.execute_script("document.getElementById('step').click();" + words) == "true"
-    wait(live, lambda: loss_of(live) != before and not busy(live))
-    asked = live.execute_script("return window.asked")
-    step = asked.index("/step")
-    assert asked[step + 1] == "/look" and "/words" in asked[step + 2 :]
+    asked = "return window.asked.slice(window.asked.indexOf('/step'), window.asked.indexOf('/step') + 3)"
+    wait(live, lambda: len(live.execute_script(asked)) == 3)
+    assert live.execute_script(asked)[:2] == ["/step", "/look"] and loss_of(live) != before
     live.execute_script("document.getElementById('reset').click()")
     wait(live, lambda: loss_of(live) == before)
 
@@ -611,7 +617,7 @@ def test_a_step_that_is_too_long_is_refused(live, rate):
 
 def test_the_question_can_be_about_any_token(live):
     live.execute_script(
-        "const s = document.querySelector('#asked select'); s.value = 2; s.dispatchEvent(new Event('change'))"
+        "const s = document.querySelector('#asked select');s.value = 2; s.dispatchEvent(new Event('change'))"
     )
     wait(live, lambda: live.execute_script("return river.look.place") == 2)
     assert live.execute_script("return document.querySelector('#asked select').value") == "2"
@@ -633,3 +639,267 @@ def test_any_sentence_is_answered_or_refused_in_words(live, typed):
         assert text(live, "trouble") == "" and "the loss is" in text(live, "asked")
     else:
         assert re.search(r"no word is hidden|128", text(live, "trouble"))
+
+
+def click_token(browser, index):
+    browser.execute_script(
+        "const box = document.getElementById('river').getBoundingClientRect();"
+        "river.click({ clientX: box.left + 5, clientY: box.top + river.y(arguments[0]) })",
+        index,
+    )
+
+
+def test_a_second_window_does_not_answer_for_the_first(live, address):
+    first = live.current_window_handle
+    live.switch_to.new_window("tab")
+    try:
+        live.get(address)
+        wait(live, lambda: text(live, "asked") and not busy(live))
+        ask(live, CAPITAL)
+        wait(live, lambda: live.execute_script(LENGTH) == 9 and not busy(live))
+    finally:
+        live.close()
+        live.switch_to.window(first)
+    before = loss_of(live)
+    choose(live, "names", "bert.encoder.layer.1")
+    wait(live, lambda: "another window has asked" in text(live, "trouble"))
+    assert "x′ =" not in text(live, "tensor")
+    live.execute_script("document.getElementById('trouble').textContent = ''")
+    live.execute_script("document.getElementById('step').click()")
+    wait(live, lambda: "another window has asked" in text(live, "trouble"))
+    live.execute_script("document.getElementById('ask').requestSubmit()")
+    wait(live, lambda: "x′ =" in text(live, "tensor") and "13 × 256" in text(live, "tensor"))
+    assert loss_of(live) == before and text(live, "trouble") == ""
+
+
+def test_a_word_before_the_mask_is_hidden_and_the_question_stays(live):
+    for place, hidden in ((4, "[MASK]"), (2, "[MASK]"), (4, "opened")):
+        live.execute_script("document.getElementById('asked').textContent = ''")
+        click_token(live, 2)
+        wait(live, lambda: text(live, "asked"))
+        assert live.execute_script("return [river.look.place, river.look.tokens[2]]") == [place, hidden]
+
+
+def test_bars_are_as_long_as_their_numbers(live):
+    widths = live.execute_script(
+        "return layers.shown.words[0].values.map((v, i) => [Math.abs(v ?? 0),"
+        "  document.querySelectorAll('#words tr')[i + 1].querySelector('td.share div')"
+        "    .getBoundingClientRect().width])"
+    )
+    most, longest = max(widths)
+    for value, width in widths:
+        assert width / longest == pytest.approx(value / most, abs=0.01)
+
+
+def test_what_is_clicked_while_another_text_comes(live):
+    live.execute_script(SLOW)
+    ask(live, CAPITAL)
+    click_token(live, 5)
+    wait(live, lambda: live.execute_script(LENGTH) == 9 and not busy(live))
+    assert text(live, "changes") == "" and live.execute_script("return river.look.tokens[5]") == "is"
+    wait(live, lambda: "x⁽⁰⁾" in text(live, "tensor"))
+    ask(live, TEXTS[0])
+    wait(live, lambda: live.execute_script(LENGTH) == 13 and not busy(live))
+    wait(live, lambda: "13 × 256" in text(live, "tensor"))
+    ask(live, CAPITAL)
+    live.execute_script(
+        "const [row, column] = document.querySelectorAll('#tensor > .hint select');"
+        "row.value = 12; row.parentElement.querySelector('button').click()"
+    )
+    wait(live, lambda: live.execute_script(LENGTH) == 9 and not busy(live))
+    assert text(live, "trouble") == ""
+
+
+def test_after_a_refusal_all_controls_say_what_is_shown(live):
+    live.execute_script(
+        "document.getElementById('rate').value = '1e200'; document.getElementById('step').click()"
+    )
+    wait(live, lambda: "no number any more" in text(live, "trouble"))
+    chosen = (
+        "return [document.querySelector('#asked select').value,"
+        "  document.querySelector('#heads input').checked]"
+    )
+    live.execute_script(
+        "document.getElementById('trouble').textContent = '';"
+        "const s = document.querySelector('#asked select');"
+        "s.value = 2; s.dispatchEvent(new Event('change'));"
+        "document.querySelector('#heads input').click()"
+    )
+    wait(live, lambda: text(live, "trouble"))
+    wait(live, lambda: live.execute_script(chosen) == ["4", False])
+    live.execute_script("document.getElementById('reset').click()")
+    wait(live, lambda: text(live, "trouble") == "" and not busy(live))
+
+
+def test_the_arrow_keys_move_a_weight_on_and_the_page_says_that_it_is_set(live):
+    live.execute_script("layers.pair(2, 1, 4, 3, river.look.tokens, river.look.tokens)")
+    wait(live, lambda: "set this weight to" in text(live, "pair"))
+    share = re.search(r"softmax ([\d.]+ %)\.", text(live, "pair")).group(1)
+    start = float(live.find_element("css selector", "#pair input").get_attribute("value"))
+    live.find_element("css selector", "#pair input").send_keys("\ue014")
+    for step in (1, 2):
+        told = f"4 → 3 at {start + step / 100:.2g}"
+        wait(live, lambda told=told: told in text(live, "changes") and not busy(live))
+        wait(live, lambda: live.execute_script("return document.activeElement.type") == "range")
+        live.switch_to.active_element.send_keys("\ue014")
+    wait(live, lambda: f"4 → 3 at {start + 0.03:.2g}" in text(live, "changes"))
+    wait(live, lambda: "it has been changed to" in text(live, "pair"))
+    assert f"softmax {share}; it has been changed to" in text(live, "pair")
+
+
+def test_a_text_with_a_line_break(window):
+    with serving("the capital of france\nis [MASK] .") as found:
+        window.get(found)
+        wait(window, lambda: text(window, "asked") and not busy(window))
+        before = window.execute_script("return river.look.tokens.join(' ')")
+        window.execute_script(
+            "document.getElementById('asked').textContent = '';document.getElementById('ask').requestSubmit()"
+        )
+        wait(window, lambda: text(window, "asked") and not busy(window))
+        assert window.execute_script("return river.look.tokens.join(' ')") == before
+        leave(window)
+
+
+def test_a_text_that_is_longer_than_a_request(live):
+    ask(live, "the " * 300_000)
+    wait(live, lambda: text(live, "trouble"))
+    assert "too long for one request" in text(live, "trouble")
+
+
+def test_each_box_says_which_head_it_is_for(live):
+    boxes = live.find_elements("css selector", "#heads input")
+    assert [box.accessible_name for box in boxes] == [f"layer 0, head {head} off" for head in range(4)]
+    live.set_window_size(1237, 900)
+    assert all(
+        live.execute_script(
+            "const labels = [...document.querySelectorAll('#heads label')];"
+            "return labels.map(l => l.getClientRects().length === 1)"
+        )
+    )
+
+
+def written_texts(browser):
+    """What the picture of the streams writes: each text, how squeezed it is, and how far down it ends."""
+    return browser.execute_script(
+        "const told = [], kind = CanvasRenderingContext2D.prototype, fill = kind.fillText;"
+        "kind.fillText = function (text, x, y, room) {"
+        "  told.push([text, room ? this.measureText(text).width / room : 0, y + 6]);"
+        "  return fill.apply(this, arguments); };"
+        "river.draw(); kind.fillText = fill; return told"
+    )
+
+
+def test_long_names_are_cut_and_not_squeezed(live):
+    live.set_window_size(1300, 900)  # then words stand beside their tokens
+    ask(live, "antidisestablishmentarianism is [MASK] .")
+    wait(live, lambda: "##arian" in live.execute_script("return river.look.tokens.join(' ')"))
+    assert max(squeezed for _, squeezed, _ in written_texts(live)) <= 1.5
+
+
+def test_the_guesses_at_the_last_token_are_inside_the_picture(live):
+    ask(live, "the " * 40 + "[MASK]")
+    wait(live, lambda: live.execute_script(LENGTH) == 43)
+    live.execute_script(
+        "const s = document.querySelector('#asked select');s.value = 42; s.dispatchEvent(new Event('change'))"
+    )
+    wait(live, lambda: live.execute_script("return river.look.place") == 42)
+    assert max(end for _, _, end in written_texts(live)) <= live.execute_script("return river.height")
+
+
+def test_numbers_stay_beside_words_that_run_from_right_to_left(window, tmp_path):
+    tokenizer = BertTokenizer("[PAD] [UNK] [CLS] [SEP] [MASK] שלום עולם בית ספר יום טוב לילה אור .".split())
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16, "initializer_range": 0.5}
+    config = BertConfig(vocab_size=len(tokenizer), num_hidden_layers=2, **sizes)
+    BertForPreTraining(config, seed=3).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    written = page(open_subject(tmp_path), "m", [("שלום [MASK] טוב .", None)])
+    (tmp_path / "page.html").write_text(written, encoding="utf-8")
+    window.get((tmp_path / "page.html").as_uri())
+    lines = window.execute_script(
+        "return [...document.querySelectorAll('#lens td')].map((cell) => {"
+        "  const node = cell.firstChild, at = (i) => { const r = document.createRange(); r.setStart(node, i);"
+        "    r.setEnd(node, i + 1); return r.getBoundingClientRect().left; };"
+        "  const digit = node.data.search(/[0-9]/), first = node.data.search(/[^\\u2068]/);"
+        "  return [node.data, at(digit), at(first), at(node.data.length - 1)]; })"
+    )
+    hebrew = [line for line in lines if re.search("[א-ת]", line[0])]
+    assert hebrew and all(word < number < sign for _, number, word, sign in hebrew), hebrew
+
+
+def test_a_text_that_is_cut_is_said_on_the_page(window, tmp_path):
+    from small_subjects import open_small
+
+    open_small("labels", tmp_path)
+    with serving("ann sings", "--model", str(tmp_path)) as found:
+        window.get(found)
+        wait(window, lambda: text(window, "asked") and not busy(window))
+        ask(window, "ann sings a fine film " * 10)
+        wait(window, lambda: window.execute_script(LENGTH) == 40)
+        assert "only the first 40 tokens are read" in text(window, "trouble")
+        leave(window)
+
+
+def test_scores_are_seen_beside_those_that_are_masked(window, tmp_path):
+    from minibert.text import XLNetTokenizer
+    from minibert.variants.xlnet import XLNetConfig, XLNetLMHeadModel
+
+    special = [(token, 0.0) for token in "<unk> <s> </s> <cls> <sep> <pad> <mask> <eod> <eop>".split()]
+    tokenizer = XLNetTokenizer([*special, *((f"▁{word}", -3.0) for word in "ann sings a fine film".split())])
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24, "initializer_range": 0.5}
+    config = XLNetConfig(vocab_size=len(tokenizer), num_hidden_layers=2, pad_token_id=5, **sizes)
+    XLNetLMHeadModel(config, seed=2).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    written = page(open_subject(tmp_path), "m", [("ann sings a <mask> film", None)])
+    (tmp_path / "page.html").write_text(written, encoding="utf-8")
+    window.get((tmp_path / "page.html").as_uri())
+    choose(window, "names", "bert.encoder.layer.1.attention.self.scores")
+    canvases = "return document.querySelectorAll('#tensor canvas').length"
+    wait(window, lambda: window.execute_script(canvases) == 2)
+    colours = window.execute_script(
+        "const c = document.querySelector('#tensor canvas');"
+        "const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
+        "let blue = 0;"
+        "for (let i = 0; i < d.length; i += 4) if (d[i + 3] > 100 && d[i + 2] > d[i] + 40) blue++;"
+        "return blue"
+    )
+    assert colours > 500
+
+
+def test_a_table_of_numbers_is_not_cut_in_a_narrow_window(window, tmp_path):
+    from minibert.explore.explain import Settings, explain
+    from minibert.explore.report import as_page
+
+    told = explain(open_subject("mini"), TEXTS[0], settings=Settings(steps=1))
+    (tmp_path / "page.html").write_text(as_page([told], "mini"), encoding="utf-8")
+    window.get((tmp_path / "page.html").as_uri())
+    metrics = {"width": 330, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    window.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        heights = window.execute_script(
+            "document.querySelector('details').open = true;"
+            "return [...document.querySelectorAll('td')].map((cell) => {"
+            "  const r = document.createRange(); r.selectNodeContents(cell);"
+            "  return r.getClientRects().length; })"
+        )
+        assert set(heights) == {1} and fits(window)
+    finally:
+        window.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_attention_times_gradient_is_what_the_list_calls_it(browser):
+    choose(browser, "sentences", 0)
+    choose(browser, "layer", 3)
+    choose(browser, "kind", "gradient")
+    choose(browser, "form", "matrix")
+    blue, told = browser.execute_script(
+        "const look = river.look, at = ((3 * 4 + 2) * 13 + 4) * 13 + 2;"  # head 2, from [MASK] to opened
+        "const product = unpack(look.maps).values[at] * unpack(look.dmaps).values[at];"
+        "const canvas = document.querySelectorAll('#heads canvas')[2], ratio = window.devicePixelRatio;"
+        "const size = (parseFloat(canvas.style.width) - 76) / 13;"
+        "const [r, , b] = canvas.getContext('2d').getImageData("
+        "  Math.round((74 + 2.5 * size) * ratio), Math.round((62 + 4.5 * size) * ratio), 1, 1).data;"
+        "const kind = document.getElementById('kind');"
+        "return [b > r, kind.options[kind.selectedIndex].text + Math.sign(product)]"
+    )
+    assert blue == (told.count("−") + told.count("-") == 2), told
+    choose(browser, "kind", "maps")

@@ -120,3 +120,10 @@ def test_shades_are_the_weights(told):
         re.findall(r'<mark class="for" style="--w:([\d.]+)"[^>]*>(\w+)</mark>', page.split("<dt>")[1])
     )
     assert shades["1.000"] == told.parts[int(np.nanargmax(told.integrated))].text
+
+
+def test_tiny_weights_are_not_shown_as_0():
+    told = explain(open_subject("mini"), "the capital of france is [MASK] .", settings=Settings(steps=1))
+    lines = as_text(replace(told, gradient=told.gradient * 1e-6)).splitlines()
+    tiny = [line for line in lines if "e−0" in line]
+    assert len(tiny) > 5 and not any("0.00000" in line for line in lines)

@@ -61,8 +61,8 @@ def test_numbers_that_json_does_not_have(number):
 
     answered = []
     handler = SimpleNamespace(
-        server=SimpleNamespace(methods={"look": lambda: {"loss": number}}),
-        request=SimpleNamespace(body=b""),
+        server=SimpleNamespace(methods={"look": lambda: {"loss": number}}, passes=0),
+        request=SimpleNamespace(body=b"", headers={}),
         set_header=lambda *_: None,
         finish=answered.append,
     )

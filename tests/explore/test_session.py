@@ -249,3 +249,12 @@ def test_what_cannot_be_asked(session):
         session.derivative("bert.embeddings", [0, 1.5])
     with pytest.raises(UserError, match=r"\[0, 256\] is no index of .*bias, whose shape is \(1, 256\)"):
         session.derivative("bert.encoder.layer.0.output.dense.bias", [0, 256])
+
+
+def test_a_look_with_numbers_that_json_does_not_have_changes_nothing(session):
+    session.look(TEXT)
+    last = session._found
+    session.step(1e50)
+    with np.errstate(all="ignore"), pytest.raises(UserError, match="some numbers are not finite"):
+        session.look(TEXT)
+    assert session._found is last

@@ -13,6 +13,7 @@ from minibert.explore.session import Session
 from minibert.explore.subjects import Words
 from minibert.text import RobertaTokenizer, XLNetTokenizer
 from minibert.variants.albert import AlbertConfig, AlbertForPreTraining
+from minibert.variants.roberta import RobertaConfig, RobertaForMaskedLM
 from minibert.variants.xlnet import XLNetConfig, XLNetLMHeadModel
 
 SPECIAL = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
@@ -101,3 +102,10 @@ def test_a_padded_vocabulary_and_an_unknown_word(xlnet):
     assert shown["tokens"].index("<unk>") in shown["words"]
     told = session.parameter("bert.embeddings.word_embeddings.weight")
     assert {"▁ann", "21"} <= set(told["names"]) and np.isfinite(shown["loss"])
+
+
+def test_a_guess_without_letters_is_called_as_the_vocabulary_writes_it():
+    tokenizer = RobertaTokenizer.train(["a low tower . a low town"] * 3, vocab_size=275)
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24, "num_hidden_layers": 1}
+    subject = Words(RobertaForMaskedLM(RobertaConfig(vocab_size=len(tokenizer), **sizes)), tokenizer)
+    assert all(name.strip() for name in subject.names)

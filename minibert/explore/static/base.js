@@ -51,6 +51,19 @@ function sized(canvas, width, height) {
   return context;
 }
 
+// A text that is to be squeezed into some room: no more of it than stays legible.
+function legible(context, text, room) {
+  let letters = [...text];
+  while (letters.length > 1 && context.measureText(text).width > 1.5 * room) {
+    letters = letters.slice(0, -1);
+    text = `${letters.join("")}…`;
+  }
+  return text;
+}
+
+// In one line with a number, a text that runs from right to left would take the number with it.
+const apart = (text) => `\u2068${text}\u2069`;
+
 // What the rows of a value are called: the tokens, and of an XLNet the query besides.
 const rowsOf = ({ tokens }, rows) => [...tokens, ...Array(rows - tokens.length).fill("query")];
 

@@ -112,14 +112,17 @@ const layers = {
         element("b", { textContent: names[j] }),
         " (the key).",
       ),
-      ...this.score(row(q, i), row(k, j), row(s, i)[j], row(p, i)[j], options),
+      ...this.score(row(q, i), row(k, j), row(s, i), j, row(p, i)[j], options),
       ...this.taken(row(p, i), (token) => row(v, token), [queries[i], names[j]], j, lengths, options),
     );
     if (live) live.offerPin($("pair"), layer, head, i, j, row(p, i)[j]);
   },
 
   // q·k as the sum that it is.
-  score(q, k, s, p, options) {
+  score(q, k, scores, j, p, options) {
+    const most = scores.reduce((a, b) => Math.max(a, b)),
+      share = Math.exp(scores[j] - most) / scores.reduce((sum, s) => sum + Math.exp(s - most), 0),
+      pinned = Math.abs(share - p) > 1e-4 ? `; it has been changed to ${percent(p)}` : "";
     const products = q.map((v, d) => (v * k[d]) / Math.sqrt(q.length));
     const largest = [...products.keys()]
       .sort((a, b) => Math.abs(products[b]) - Math.abs(products[a]))
@@ -130,7 +133,7 @@ const layers = {
     return [
       element("p", {
         className: "number",
-        textContent: `q·k/√D is a sum of ${q.length} products: ${largest}, … = ${sum}. The score is ${digits(s)}, its share of the row's softmax ${percent(p)}.`,
+        textContent: `q·k/√D is a sum of ${q.length} products: ${largest}, … = ${sum}. The score is ${digits(scores[j])}, its share of the row's softmax ${percent(share)}${pinned}.`,
       }),
       heatmap(products, 1, q.length, { ...options, label: "the products" }),
     ];

@@ -6,22 +6,28 @@ class Refused extends Error {}
 
 function startLive() {
   // What the page shows. A draft of another state takes its place when it has been answered.
+  const line = (text) => text && text.replace(/[\r\n]+/g, " "); // as a field holds it
   let state = {
-    text: data.live.text,
-    second: data.live.second,
+    text: line(data.live.text),
+    second: line(data.live.second),
     hidden: [],
     place: null,
     answer: null,
     changes: new Map(), // by what they change, so that a new one replaces the old
   };
   let waiting = Promise.resolve();
+  let held = ""; // which pass the page shows, as the server counts them
+  let looking = false;
 
   async function ask(name, body) {
-    const request = {
-      method: "POST",
-      headers: { "X-Token": data.live.token },
-      body: JSON.stringify(body),
-    };
+    const about = held,
+      request = {
+        method: "POST",
+        headers: { "X-Token": data.live.token, ...(about && { "X-Pass": about }) },
+        body: JSON.stringify(body),
+      };
+    if (new Blob([request.body]).size > data.live.longest)
+      throw new Refused("This is too long for one request. Give a shorter text.");
     const response = await fetch(`/${name}`, request).catch(() => {
       throw new Refused(
         "minibert explore does not answer any more. Start it again, and open its new address.",
@@ -29,7 +35,10 @@ function startLive() {
     });
     if (!response.ok) throw new Error("minibert explore has failed; its terminal says how.");
     const told = await response.json();
+    const late = name !== "look" && (looking || held !== about);
+    if (told?.error && late) return new Promise(() => {}); // another pass is shown by now
     if (told?.error) throw new Refused(told.error);
+    if (name === "look") held = String(told.pass);
     return told;
   }
 
@@ -45,14 +54,33 @@ function startLive() {
   }
 
   // Ask about a state that differs from the one that is shown.
-  const look = (changed) => inTurn(() => update({ ...state, ...changed(state) })).then(list);
+  const look = (changed) =>
+    inTurn(() => update({ ...state, ...changed(state) }).catch(showAgain)).then(list);
+
+  // After a refusal, lists and boxes say again what the page shows.
+  function showAgain(error) {
+    if (layers.shown) {
+      showQuestion(layers.shown.look);
+      layers.show(layers.shown);
+    }
+    throw error;
+  }
+
+  // The same for a click, which is about the text that is shown: if another one comes first, nothing happens.
+  const click = (changed) => {
+    const { text, second } = state;
+    return look((old) => (old.text === text && old.second === second ? changed(old) : {}));
+  };
 
   async function update(draft) {
     const { text, second, hidden, place, changes } = draft;
     const made = [...changes.values()].map(({ change }) => change);
-    const seen = await ask("look", { text, second, hidden, place, answer: draft.answer, changes: made });
+    looking = true;
+    const seen = await ask("look", { text, second, hidden, place, answer: draft.answer, changes: made }).finally(
+      () => (looking = false),
+    );
     state = draft;
-    $("trouble").textContent = "";
+    $("trouble").textContent = seen.warnings.join(" ");
     $("answer").parentElement.hidden = !seen.answers; // a number or a span cannot be named
     show({ text, look: seen, tensors: {}, words: null });
   }
@@ -77,7 +105,7 @@ function startLive() {
     (key) =>
     ({ changes }) => ({ changes: new Map([...changes].filter(([other]) => other !== key)) });
   const change = (key, told, made) =>
-    look(({ changes }) => ({ changes: new Map([...changes, [key, { told, change: made }]]) }));
+    click(({ changes }) => ({ changes: new Map([...changes, [key, { told, change: made }]]) }));
 
   function begin() {
     $("live").hidden = false;
@@ -109,9 +137,9 @@ function startLive() {
 
   // Clicks on the name of a token hide it, then ask about it, then show it again. Some can only be asked about.
   function token(index) {
-    look((old) => {
+    click((old) => {
       const { words, place } = river.look;
-      if (words.includes(index)) return { hidden: [...old.hidden, index] };
+      if (words.includes(index)) return { hidden: [...old.hidden, index], place };
       if (place !== null && place !== index) return { place: index };
       return without(index)(old);
     });
@@ -121,7 +149,7 @@ function startLive() {
   function placeChoice(seen) {
     const which = element("select", { ariaLabel: "token that is asked about" }, ...tokenChoices(seen.tokens));
     which.value = seen.place;
-    which.onchange = () => look(() => ({ place: Number(which.value) }));
+    which.onchange = () => click(() => ({ place: Number(which.value) }));
     return which;
   }
 
@@ -131,13 +159,17 @@ function startLive() {
     if (!isHidden && !words.includes(place)) return "";
     const button = element("button", { textContent: isHidden ? "show it" : "hide it" });
     button.onclick = () =>
-      look(isHidden ? without(place) : ({ hidden }) => ({ hidden: [...hidden, place], place }));
+      click(isHidden ? without(place) : ({ hidden }) => ({ hidden: [...hidden, place], place }));
     return button;
   }
 
   function offerOff(caption, layer, head) {
     const key = `head ${layer}.${head}`,
-      box = element("input", { type: "checkbox", checked: state.changes.has(key) });
+      box = element("input", {
+        type: "checkbox",
+        checked: state.changes.has(key),
+        ariaLabel: `layer ${layer}, head ${head} off`,
+      });
     box.onchange = () =>
       box.checked
         ? change(key, `layer ${layer}, head ${head} off`, { kind: "head", layer, head })
@@ -147,12 +179,17 @@ function startLive() {
 
   function offerPin(parent, layer, head, query, key, weight) {
     const slider = element("input", { type: "range", min: 0, max: 1, step: 0.01, value: weight });
-    slider.onchange = () =>
-      change(
+    slider.onchange = async () => {
+      const { text } = layers.shown;
+      await change(
         `weight ${layer}.${head}.${query}`,
         `layer ${layer}, head ${head}: ${query} → ${key} at ${slider.value}`,
         { kind: "weight", layer, head, query, key, weight: Number(slider.value) },
       );
+      if (layers.shown.text !== text) return;
+      await layers.pair(layer, head, query, key, rowsOf(river.look, river.rows), river.look.tokens);
+      $("pair").querySelector("input")?.focus(); // so that the arrow keys can go on
+    };
     parent.append(element("label", { className: "hint" }, "set this weight to ", slider));
   }
 
@@ -198,11 +235,14 @@ function startLive() {
     return shown.parameters[name];
   }
 
-  const derivative = (note, name, index) =>
-    inTurn(async () => {
+  const derivative = (note, name, index) => {
+    const { shown } = layers;
+    return inTurn(async () => {
+      if (shown !== layers.shown) return; // another pass has come
       const told = await ask("derivative", { name, index });
       note.textContent = `[${index}]: value ${told.value.toPrecision(6)}, ∂loss/∂value by hand ${told.by_hand.toPrecision(8)}, numeric ${told.numeric.toPrecision(8)}`;
     });
+  };
 
   return {
     ask,

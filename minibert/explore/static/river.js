@@ -24,7 +24,8 @@ const river = {
     this.right = width - Math.min(130, width * 0.18);
     this.top = this.wide ? 50 : 34;
     this.width = width;
-    this.height = this.top + this.row * this.rows + 10;
+    const below = Math.max(10, 23 - this.row / 2); // for three guesses at the last token
+    this.height = this.top + this.row * this.rows + below;
   },
 
   x(stage) {
@@ -165,8 +166,10 @@ const river = {
     context.textAlign = "left";
     guesses.slice(0, 3).forEach((guess, i) => {
       context.fillStyle = rgba(isAnswer(this.look, guess) ? color("gradient") : ink, 1);
-      const room = this.width - this.right - 12;
-      context.fillText(`${guess.token} ${percent(guess.p)}`, this.right + 10, first + 16 * i, room);
+      const room = this.width - this.right - 12,
+        share = ` ${percent(guess.p)}`,
+        token = legible(context, guess.token, room - context.measureText(share).width);
+      context.fillText(apart(token) + share, this.right + 10, first + 16 * i, room);
     });
   },
 
@@ -179,7 +182,7 @@ const river = {
     context.textAlign = "right";
     rowsOf(this.look, this.rows).forEach((token, i) => {
       context.fillStyle = rgba(i === place ? color("forward") : ink, 1);
-      context.fillText(token, edge, this.y(i), room);
+      context.fillText(legible(context, token, room), edge, this.y(i), room);
     });
     if (!this.wide) return;
     context.fillStyle = context.strokeStyle = rgba(quiet, 1);
@@ -189,7 +192,7 @@ const river = {
     ids.forEach((id, i) => context.fillText(id, idEdge, this.y(i)));
     for (const [start, stop, word] of cut) {
       const [from, to] = [this.y(start) - this.row * 0.3, this.y(stop - 1) + this.row * 0.3];
-      context.fillText(word, edge - 86, (from + to) / 2, edge - 90);
+      context.fillText(legible(context, word, edge - 90), edge - 86, (from + to) / 2, edge - 90);
       context.beginPath();
       context.moveTo(edge - 76, from);
       context.lineTo(edge - 80, from);

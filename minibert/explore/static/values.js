@@ -36,7 +36,7 @@ const values = {
     const columnNames = isValue && /\.(scores|probabilities)$/.test(name) ? shown.look.tokens : null;
     const onHover = (i, j) => {
       const at = from + i * columns + j;
-      note.textContent = `[${rowNames[i]}, ${columnNames?.[j] ?? j}]: value ${digits(value.values[at])}, ∂loss/∂value ${digits(derivative.values[at])}`;
+      note.textContent = `[${apart(rowNames[i])}, ${apart(columnNames?.[j] ?? j)}]: value ${digits(value.values[at])}, ∂loss/∂value ${digits(derivative.values[at])}`;
     };
     const index = (i, j) => (value.shape.length === 3 ? [part, i, j] : [isValue ? i : tensor.rows[i], j]);
     const onClick = live ? (i, j) => live.derivative(note, name, index(i, j)) : null;
@@ -44,7 +44,8 @@ const values = {
     const options = { rowNames, columnNames, onHover, onClick, width };
     const figure = (label, x) => {
       const cut = x.values.subarray(from, from + rows * columns);
-      const squares = heatmap(cut, rows, columns, { ...options, label: `${name}: ${label}` });
+      const most = name.endsWith(".scores") ? peak(cut.filter((v) => v > -5000)) : null; // −10000 is masked
+      const squares = heatmap(cut, rows, columns, { ...options, most, label: `${name}: ${label}` });
       return element("figure", {}, squares, element("figcaption", { textContent: label }));
     };
     const [first, second] = isValue ? ["value", "its derivative"] : ["parameter", "its gradient"];

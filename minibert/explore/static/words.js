@@ -33,7 +33,7 @@ function showLens(look) {
     row = (k) =>
       lens.map((best) => {
         const className = isAnswer(look, best[k]) ? "answer" : "";
-        return element("td", { className, textContent: `${best[k].token} ${percent(best[k].p)}` });
+        return element("td", { className, textContent: `${apart(best[k].token)} ${percent(best[k].p)}` });
       });
   $("lens").append(
     element("caption", { textContent: "what the head would guess from each layer's state (logit lens)" }),
@@ -94,7 +94,8 @@ function drawWords({ look, words }) {
       ...words.map((row, k) => {
         const v = row.values[i],
           bar = element("div", { className: v < 0 ? "minus" : "" });
-        bar.style.width = `${(100 * Math.abs(v ?? 0)) / most[k]}%`;
+        const share = Math.abs(v ?? 0) / most[k];
+        bar.style.width = `calc(${share} * (100% - 2rem))`; // the number needs some room
         return element(
           "td",
           { className: "share", title: v === null ? "" : digits(v) },
