@@ -387,8 +387,8 @@ class BertForQuestionAnswering(TaskModel[QuestionAnsweringOutput]):
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The numbers of starts and of ends that count, which may differ."""
         length = np.shape(batch["input_ids"])[1]
-        spans = (on_host(name, batch[name]) for name in ("start_positions", "end_positions"))
-        return {"denominator": count_spans(*spans, length)}
+        starts, ends = (on_host(name, batch[name]) for name in ("start_positions", "end_positions"))
+        return {"denominator": count_spans(starts, ends, length)}
 
     def _head(self, outputs: QuestionAnsweringOutput, inputs: TaskInputs, context: Context) -> Cache:
         logits, linear_cache = self.qa_outputs.forward(self._read(outputs))
