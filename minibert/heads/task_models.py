@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
 from minibert import ops
 from minibert.arrays import Array, to_numpy
 from minibert.bert.config import BertConfig
@@ -235,7 +233,7 @@ class BertForSequenceClassification(TaskModel[ClassifierOutput]):
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The number of labels that count; for a regression, all of them."""
         return (
-            {"denominator": np.size(batch["labels"])}
+            {"denominator": on_host("labels", batch["labels"]).size}
             if self.config.is_regression
             else super().count_targets(batch)
         )
@@ -386,7 +384,7 @@ class BertForQuestionAnswering(TaskModel[QuestionAnsweringOutput]):
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The numbers of starts and of ends that count, which may differ."""
-        length = np.shape(batch["input_ids"])[1]
+        length = on_host("input_ids", batch["input_ids"]).shape[1]
         starts, ends = (on_host(name, batch[name]) for name in ("start_positions", "end_positions"))
         return {"denominator": count_spans(starts, ends, length)}
 

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from minibert.arrays import Array, to_numpy
 from minibert.dropout_bits import dropout_stream
 from minibert.nn import Context
@@ -86,13 +84,13 @@ class TrainingStep:
         The mean of a loss is that over the steps that had it. The host waits here for the device. Raises
         ValueError if there was no step.
         """
-        steps, sums = self._steps, to_numpy(self._sums)
+        steps = self._steps
         if not any(steps.values()):
             raise ValueError("no step has been taken since the losses were last read")
-        means = sums / np.maximum(list(steps.values()), 1).astype(sums.dtype)
+        sums = to_numpy(self._sums).copy()
         self._sums[...] = 0
         self._steps = dict.fromkeys(self._names, 0)
-        return {name: mean for name, mean in zip(self._names, means.tolist(), strict=True) if steps[name]}
+        return {name: float(x / steps[name]) for name, x in zip(steps, sums, strict=True) if steps[name]}
 
     def _compute(self, inputs: StepInputs) -> None:
         scaling = self.optimiser.loss_scale
