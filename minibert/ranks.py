@@ -320,7 +320,10 @@ def _wait(request: Any) -> None:
 
 
 def _print_error(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
+    try:
+        print(message, file=sys.stderr, flush=True)
+    except OSError:  # nobody reads it, or the disk is full; the exit code still tells
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # lest Python tries it again when it exits
 
 
 # -- Which ranks there are ---------------------------------------------------------------------------

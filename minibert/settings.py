@@ -187,11 +187,25 @@ def _as_type(value: Any, expected: Any, name: str) -> Any:
         if isinstance(value, list | tuple | np.ndarray):
             items = tuple(_plain(item, kind) for item in value)
             if all(type(item) is kind for item in items):
+                for item in items:
+                    _check_characters(item, name)
                 return items
         raise UserError(f"{name} must be a list of {_PLURAL[kind]}, got {value!r}")
     if type(value) is not expected:  # not isinstance: True would pass for an int
-        raise UserError(f"{name} must be of type {expected.__name__}, got {value!r}")
+        hint = f'; write it in quotes, "{value}"' if expected is str and type(value) is int else ""
+        raise UserError(f"{name} must be of type {expected.__name__}, got {value!r}{hint}")
+    _check_characters(value, name)
     return value
+
+
+def _check_characters(value: Any, name: str) -> None:
+    """Raise UserError for a text that no file can be called."""
+    try:
+        wrong = isinstance(value, str) and b"\0" in os.fsencode(value)
+    except UnicodeEncodeError:  # JSON can spell what UTF-8 cannot
+        wrong = True
+    if wrong:
+        raise UserError(f"{name} holds a zero byte or half a surrogate pair, got {value!r}; correct it")
 
 
 def _plain(value: Any, expected: Any) -> Any:

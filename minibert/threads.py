@@ -12,7 +12,9 @@ from typing import TypeVar
 
 import threadpoolctl
 
-from minibert.errors import check_count
+from minibert.errors import UserError, check_count
+
+MOST_THREADS = 1024  # no system starts any number of them
 
 Item = TypeVar("Item")
 Jobs = SimpleQueue[Callable[[], object] | None]  # None: there are no more
@@ -60,6 +62,8 @@ def set_threads(count: int) -> None:
     """
     global _threads, _helpers
     check_count("threads", count)
+    if count > MOST_THREADS:
+        raise UserError(f"threads must be at most {MOST_THREADS:,}, got {count!r}")
     count = int(count)  # which may be a NumPy number or 2.0
     _one_blas_thread.set_afterwards(count)
     _threads, _helpers = count, None

@@ -38,11 +38,11 @@ def add(commands: Any) -> None:
 
 
 def _run(flags: argparse.Namespace) -> int:
-    if flags.every_parameter and not flags.preset:
+    if flags.every_parameter and flags.preset is None:
         raise UserError("--every-parameter needs --preset; without it, every parameter is checked anyway")
     device, host = chosen_device(flags), resolve_device("cpu")
     start = time.perf_counter()
-    if flags.preset:
+    if flags.preset is not None:
         right = print_table((None, row) for row in preset_rows(flags.preset, device, flags.every_parameter))
     else:
         right = report(all_cases(device), all_cases(host))

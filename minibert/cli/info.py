@@ -89,7 +89,7 @@ def _add_scaling_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(flags: argparse.Namespace) -> None:
-    preset = flags.preset or "base"
+    preset = "base" if flags.preset is None else flags.preset
     config = open_config(flags.folder) if flags.folder else BertConfig.preset(preset)
     length = min(128, config.longest_sequence) if flags.max_seq_length is None else flags.max_seq_length
     most = max(1, length)  # a length below 1 is told later

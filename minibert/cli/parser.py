@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
         """Parse as argparse does. Raises UserError for arguments that are left over."""
         args = _with_lists_joined(sys.argv[1:] if args is None else args)
         self._taken_for_flags = [
-            arg for arg in args if arg[:1] == "-" and arg not in self._option_string_actions
+            arg for arg in args if arg[:1] == "-" and arg.split("=")[0] not in self._option_string_actions
         ]
         namespace, unknown = super().parse_known_args(args, namespace)
         if unknown and not unknown[0].startswith("-"):
@@ -39,7 +39,11 @@ class Parser(argparse.ArgumentParser):
         return namespace, unknown
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Raise UserError for a value that is not among the choices, with the nearest of them."""
+        """Raise UserError for an empty path, and for a value not among the choices, with the nearest."""
+        if value == "" and action.metavar in ("FILE", "FOLDER"):  # an empty variable of a script
+            what = action.option_strings[0] if action.option_strings else action.metavar
+            kind = action.metavar.lower()
+            raise UserError(f"{what} is empty; give a {kind}, or leave it out; see  {self.prog} --help")
         if action.choices is not None and value not in action.choices:
             what = action.option_strings[0] if action.option_strings else str(action.metavar).lower()
             hint = did_you_mean(str(value), map(str, action.choices))
@@ -50,7 +54,10 @@ class Parser(argparse.ArgumentParser):
         if wrong := re.fullmatch("(.+): invalid (.+) value: (.+)", message, re.DOTALL):
             message = f"{wrong[1]}: expected {TYPES.get(wrong[2], wrong[2])}, got {wrong[3]}"
         if "are required" in message and self._taken_for_flags:
-            message += f"; if {self._taken_for_flags[0]!r} is one, put -- before it"
+            given = self._taken_for_flags[0]
+            otherwise = f"if {given!r} is one, put -- before it"
+            hint = did_you_mean(given.split("=")[0], self._option_string_actions, otherwise, cutoff=0.75)
+            message += f"; {otherwise}" if hint == otherwise else f"; {given!r} is unknown: {hint}"
         raise UserError(f"{message.removeprefix('argument ')}; see  {self.prog} --help")
 
 

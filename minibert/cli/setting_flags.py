@@ -12,6 +12,7 @@ from minibert.errors import UserError
 from minibert.settings import Settings, flag_of, read_settings
 from minibert.tasks.pretraining_recipes import PRETRAINING_RECIPES
 from minibert.tasks.pretraining_settings import INITIALIZERS, PretrainSettings
+from minibert.tasks.run import BEGUN
 from minibert.train import RunSettings
 from minibert.variants import FAMILIES
 
@@ -81,7 +82,7 @@ def pretrain_settings(flags: argparse.Namespace) -> PretrainSettings:
     given = given_settings(flags)
     in_file = given.pop("recipe", "original")
     recipe = getattr(flags, "recipe", None) or in_file
-    if recipe not in PRETRAINING_RECIPES:
+    if recipe not in tuple(PRETRAINING_RECIPES):  # a list, say, has no hash
         known = ", ".join(PRETRAINING_RECIPES)
         raise UserError(f"{flags.config}: recipe must be one of {known}, got {recipe!r}")
     values = dict(PRETRAINING_RECIPES[recipe])
@@ -106,6 +107,13 @@ def check_effects(flags: argparse.Namespace, settings: RunSettings) -> None:
         raise UserError(
             f"{flags.config}: these are the settings of the run {settings.folder}, which is not here; "
             "resume it in the folder in which it was started"
+        )
+    chosen = "name" in flags or "out" in flags
+    here = Path(flags.config).parent if of_a_run and not chosen else settings.folder
+    if here.resolve() != settings.folder.resolve() and any(path for end in BEGUN for path in here.glob(end)):
+        raise UserError(
+            f"{flags.config}: in a copy of the run {settings.folder}; to resume the copy, say where it is "
+            "(--out, --name)"
         )
 
 

@@ -296,6 +296,8 @@ def _belongs_to_corpus(file: Path, folder: Path) -> bool:
 
 def _check_readable(file: Path) -> int:
     """The file's size in bytes. Raises UserError if it cannot be read or cannot be text."""
+    if file.is_symlink() and not file.exists():
+        raise UserError(f"{file}: a link that leads nowhere; remove it, or put back what it links to")
     if not file.exists():
         raise UserError(f"{file}: no such file any more; it was there when the corpus was opened")
     if not file.is_file():

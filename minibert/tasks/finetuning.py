@@ -137,6 +137,8 @@ def _find_start(run: Run, settings: FinetuneSettings) -> tuple[dict[str, Any], C
     if results["runs"]:
         run.check_resumes(results["settings"])
     ended = [restart["seed"] for restart in results["runs"]]
+    if ended:
+        _check_here(run.folder / BEST)
     if not set(ended) <= set(settings.seeds):
         raise UserError(
             f"{run.folder} has {len(ended)} restarts already; give --restarts {len(ended)} or more"
@@ -147,7 +149,17 @@ def _find_start(run: Run, settings: FinetuneSettings) -> tuple[dict[str, Any], C
         return results, None
     checkpoint = open_checkpoint(newest)
     run.check_resumes(checkpoint.state["settings"])
+    _check_here(newest.parent / f"{BEST}-{checkpoint.state['best']['step']}")
     return results, checkpoint
+
+
+def _check_here(best: Path) -> None:
+    """Raise UserError if the best model so far, which the end of the run needs, has been removed."""
+    if not best.is_dir():
+        raise UserError(
+            f"{best}: the best model so far is not here any more; put it back, or start the run again with "
+            "--overwrite"
+        )
 
 
 def _read_results(path: Path) -> dict[str, Any] | None:
@@ -157,10 +169,13 @@ def _read_results(path: Path) -> dict[str, Any] | None:
     results = read_json(path, "results file")
     kinds = {"seed": int, "step": int, "scores": dict, "steps": int, "tokens": int, "seconds": float}
     try:
-        intact = isinstance(results["settings"], dict) and all(
-            type(restart[name]) is kind for restart in results["runs"] for name, kind in kinds.items()
-        )
-    except (KeyError, TypeError):
+        intact = isinstance(results["settings"], dict) and isinstance(results.get("environment"), dict | None)
+        intact &= isinstance(results.get("peak_memory"), int | None)
+        for restart in results["runs"]:
+            intact &= all(type(restart[name]) is kind for name, kind in kinds.items())
+            intact &= all(isinstance(score, float | None) for score in restart["scores"].values())
+            intact &= restart["scores"].keys() == results["runs"][0]["scores"].keys() != set()
+    except (AttributeError, KeyError, TypeError):
         intact = False
     if not intact:
         raise UserError(

@@ -94,7 +94,7 @@ class FinetuneSettings(RunSettings):
         0.0, "Teacher", "weight of a loss that compares what both models' layers attend to", least=0
     )
 
-    epochs: float = setting(3.0, "Optimiser", "passes over the training data", least=1e-6)
+    epochs: float = setting(3.0, "Optimiser", "passes over the training data", least=1e-6, most=1e9)
     learning_rate: float = with_default(RunSettings, "learning_rate", 5e-5)
     bias_correction: bool = with_default(RunSettings, "bias_correction", True)
     eval_every: int | None = setting(

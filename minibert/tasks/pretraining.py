@@ -123,7 +123,12 @@ def _vocabulary(settings: PretrainSettings, corpus: Corpus, show_progress: bool)
             )
 
         folder, origin = _kept(settings, ranks, learn, *made_from, *others)
-    tokenizer = open_tokenizer(folder)
+    try:
+        tokenizer = open_tokenizer(folder)
+    except UserError as error:
+        if settings.tokenizer is not None:
+            raise
+        raise UserError(f"{error}; delete the folder {folder}, and the vocabulary is learned again") from None
     if isinstance(tokenizer, XLNetTokenizer) != settings.family.permuted:
         raise UserError(
             f"{folder}: the tokenizer is of class {type(tokenizer).__name__}, but models of type "

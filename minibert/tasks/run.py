@@ -47,6 +47,7 @@ from minibert.train.progress import format_seconds
 from minibert.train.schedule import SCHEDULES
 
 FILES = "config.json", "metrics.jsonl", "results.json", "loss.png", "training.png"  # of all kinds of runs
+BEGUN = "checkpoint-*", "seed-*/checkpoint-*", "results.json"  # what --resume goes on from
 LOCK = ".lock"  # the file in a run's folder that is locked while a process works there
 
 
@@ -132,8 +133,7 @@ class Run:
             return
         run = self.folder
         if any(path.name != LOCK for path in run.iterdir()) and not self.settings.overwrite:
-            ends = ("checkpoint-*", "seed-*/checkpoint-*", "results.json")  # what --resume goes on from
-            begun = any(path for end in ends for path in run.glob(end))
+            begun = any(path for end in BEGUN for path in run.glob(end))
             resume = "resume the run in it (--resume), " if begun else ""
             raise UserError(
                 f"{run} is not empty; {resume}replace what is in it (--overwrite), or choose another --name"

@@ -375,6 +375,52 @@ MISTAKES = {
         f"pretrain {SMALL} --name small --corpus corpus.txt --resume --batch-size 3",
         ["batch_size"],
     ),
+    "a recipe that is a list": (
+        write("c.toml", b'recipe = ["fast"]'),
+        "pretrain --config c.toml",
+        ["recipe"],
+    ),
+    "a zero byte in a path": (
+        write("c.json", b'{"prepared": "a\\u0000b", "corpus": ["corpus.txt"]}'),
+        "pretrain --config c.json",
+        ["prepared", "zero byte"],
+    ),
+    "half a surrogate pair in a path": (
+        write("c.json", b'{"corpus": ["a\\ud800b"]}'),
+        "prepare --config c.json",
+        ["corpus", "surrogate"],
+    ),
+    "a number without quotes": (
+        write("c.toml", b'task = "classify"\ntrain = "t.tsv"\nfreeze = 2\n'),
+        "finetune --config c.toml",
+        ["freeze", 'in quotes, "2"'],
+    ),
+    "passes without end": (
+        NOTHING,
+        "finetune --task classify --train t.tsv --epochs 1e308",
+        ["epochs must be at most"],
+    ),
+    "too many threads": (NOTHING, "fill-mask [MASK] --threads 40000", ["threads must be at most"]),
+    "a misspelt flag that is needed": (NOTHING, "predict --modle x y", ["did you mean '--model'?"]),
+    "an empty settings file's name": (NOTHING, "pretrain --config ''", ["--config is empty"]),
+    "an empty folder's name": (NOTHING, "info ''", ["FOLDER is empty"]),
+    "an empty preset": (NOTHING, "info --preset ''", ["unknown preset ''"]),
+    "an empty preset to check": (NOTHING, "gradcheck --preset ''", ["unknown preset ''"]),
+    "a link that leads nowhere": (
+        lambda: Path("gone.txt").symlink_to("nowhere"),
+        "prepare --corpus gon*.txt",
+        ["gone.txt", "leads nowhere"],
+    ),
+    "a damaged vocabulary that was learned": (
+        damage("prepared/vocabulary-*/vocab.txt", b""),
+        f"pretrain {SMALL} --name other --corpus corpus.txt",
+        ["prepared/vocabulary-", "delete the folder"],
+    ),
+    "a copy of a run": (
+        lambda: shutil.copytree("runs/small", "runs/copy"),
+        "pretrain --config runs/copy/config.json --resume",
+        ["copy of the run runs/small", "--name"],
+    ),
     "resumed from another folder": (
         lambda: Path("runs").rename("elsewhere"),
         "pretrain --config elsewhere/small/config.json --resume",
@@ -527,6 +573,12 @@ def test_exit_code_and_message_reach_the_shell():
     result = run_process("info", "--preset", "tyni")
     assert result.returncode == 2
     assert result.stdout == "" and result.stderr.startswith("minibert: error: unknown preset 'tyni'")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+def test_the_exit_code_is_told_even_if_the_message_cannot_be():
+    with open("/dev/full", "w") as full:
+        assert subprocess.run([sys.executable, "-m", "minibert", "nonsense"], stderr=full).returncode == 2
 
 
 def test_a_terminal_that_knows_only_ascii_is_no_error():

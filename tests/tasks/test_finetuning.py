@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -691,9 +692,29 @@ def test_settings_that_were_edited_in_the_runs_own_file_are_noticed(monkeypatch,
     assert main("finetune --config runs/run/config.json --resume".split()) == 0
 
 
+def test_a_best_model_that_was_removed_is_missed_before_any_step():
+    finetune(**settings_for(epochs=0.5))
+    shutil.rmtree("runs/run/best")
+    with pytest.raises(UserError, match=r"^runs/run/best: the best model so far is not here any more"):
+        finetune(**settings_for(epochs=0.5, restarts=2, resume=True))
+
+
+INTACT = {"seed": 0, "step": 1, "steps": 1, "tokens": 1, "seconds": 1.0}
+
+
 @pytest.mark.parametrize(
     "content",
-    ["[]", "{}", '{"runs": []}', '{"runs": 1, "settings": {}}', '{"runs": [{"seed": 0}], "settings": {}}'],
+    [
+        "[]",
+        "{}",
+        '{"runs": []}',
+        '{"runs": 1, "settings": {}}',
+        '{"runs": [{"seed": 0}], "settings": {}}',
+        *(
+            json.dumps({"runs": [dict(INTACT, scores=scores)], "settings": {}, "environment": environment})
+            for scores, environment in (({}, {}), ({"accuracy": "x"}, {}), ({"accuracy": 1.0}, 5))
+        ),
+    ],
 )
 def test_damaged_results_are_told_in_one_line(content):
     finetune(**settings_for(epochs=0.5))

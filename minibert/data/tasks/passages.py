@@ -1,5 +1,6 @@
 """Passages to search in, and questions whose right passage is known."""
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ def read_passages(path: str | Path, faults: Faults | None = None) -> list[Passag
             counts[title] += 1
             passages.append(Passage(f"{title}/{counts[title]}", text, title))
         return passages
-    name = Path(path).name
+    name = os.fsencode(Path(path).name).decode("utf-8", "backslashreplace")  # as an index can hold it
     return [Passage(f"{name}:{line.place.line}", line.text) for line in read_texts(path, faults=faults)]
 
 

@@ -170,9 +170,10 @@ def _choose(options: Sequence[Columns], labelled: bool, rows: Sequence[tuple[Pla
     separators = [sign for sign in "\t;,|" if sign in names[0]] if len(names) == 1 else []
     if separators:
         advice = f"if {separators[0]!r} separates columns, write tabs (.tsv) or commas (.csv) instead"
-    raise UserError(
-        f"{place}: expected the columns {wanted}, found ({_shortened(', '.join(names))}); {advice}"
-    )
+    if any("\r" in name for name in names):
+        advice = "it has carriage returns for line ends, as old Macs did; save it with line feeds"
+    found = repr(_shortened(", ".join(names)))[1:-1]  # control characters would change the terminal
+    raise UserError(f"{place}: expected the columns {wanted}, found ({found}); {advice}")
 
 
 def _check_names(columns: Columns, place: Place, first: Row) -> None:

@@ -1,5 +1,6 @@
 import gzip
 import json
+import os
 
 import pytest
 
@@ -198,3 +199,14 @@ def test_some_queries_are_drawn_by_the_seed_and_keep_their_order():
     assert len(some_queries(queries, 1)) == 1
     with pytest.raises(UserError, match="at least 1 query is needed, got a limit of 0"):
         some_queries(queries, 0)
+
+
+def test_a_file_whose_name_is_not_utf8_gives_ids_that_are(tmp_path):
+    path = os.path.join(os.fsencode(tmp_path), b"caf\xe9.txt")
+    try:
+        with open(path, "wb") as file:
+            file.write(b"a text\n")
+    except OSError:
+        pytest.skip("this file system has only names in UTF-8")
+    (passage,) = read_passages(os.fsdecode(path))
+    assert passage.id == "caf\\xe9.txt:1" and passage.id.encode()

@@ -289,3 +289,10 @@ def test_missing_files_and_folders(tmp_path):
     (tmp_path / "folder.tsv").mkdir()
     with pytest.raises(UserError, match="found a folder"):
         read_table(tmp_path / "folder.tsv")
+
+
+def test_line_ends_of_old_macs_are_named_and_do_not_reach_the_terminal(tmp_path):
+    (tmp_path / "t.tsv").write_bytes(b"text\tlabel\ra\tx\rb\ty\r")
+    with pytest.raises(UserError, match="carriage returns for line ends") as refused:
+        read_table(tmp_path / "t.tsv")
+    assert "\r" not in str(refused.value)
