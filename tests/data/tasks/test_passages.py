@@ -68,7 +68,7 @@ SQUAD_WITH_A_FAULT = (
 @pytest.mark.parametrize(
     ("read", "name", "text"),
     [
-        (read_texts, "a.tsv", "text\none\n \n"),
+        (read_texts, "a.tsv", "text\n \none\n"),
         (read_passages, "a.txt", "one\n\n"),
         (read_passages, "a.tsv", "id\ttext\nx\tone\nx\n"),
         (read_passages, "a.json", SQUAD_WITH_A_FAULT),
