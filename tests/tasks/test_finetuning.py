@@ -834,7 +834,7 @@ def test_a_head_for_the_same_labels_goes_on_and_another_is_left_aside(capsys):
 
 def test_bad_rows_are_named_or_left_out(capsys):
     lines = Path(films("train.tsv", 24)).read_text().splitlines()
-    write("train.tsv", *lines[:3], "only one column", *lines[3:], " \t ")
+    write("train.tsv", *lines[:3], "only one column", *lines[3:-1], " \t ", lines[-1])
     with pytest.raises(
         UserError, match=r"^train.tsv: line 4: 1 column\(s\), but the first row has 2; correct"
     ):
