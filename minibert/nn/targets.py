@@ -72,9 +72,14 @@ def count_labels(labels: Any) -> int:
 
 
 def count_tokens(batch: Mapping[str, Any]) -> int:
-    """How many tokens a batch has; without an ``attention_mask`` nothing of it is padding."""
-    mask = batch.get("attention_mask")
-    return np.size(batch["input_ids"]) if mask is None else int(np.sum(mask))
+    """The number of tokens in a batch and in the batches inside it; padding does not count.
+
+    A batch without an ``attention_mask`` has no padding.
+    """
+    inner = sum(count_tokens(part) for part in batch.values() if isinstance(part, Mapping))
+    if batch.get("attention_mask") is not None:
+        return inner + int(np.sum(batch["attention_mask"]))
+    return inner + (np.size(batch["input_ids"]) if "input_ids" in batch else 0)
 
 
 def class_labels(name: str, labels: Any, shape: tuple[int, ...], num_classes: int) -> np.ndarray:

@@ -42,17 +42,6 @@ def add_up(totals: dict[str, Any], terms: Mapping[str, Any]) -> None:
             totals[name] = totals[name] + term if name in totals else term
 
 
-def count_tokens(batch: Mapping[str, Any]) -> int:
-    """The number of tokens in a batch and in the batches inside it; padding does not count.
-
-    A batch without an ``attention_mask`` has no padding.
-    """
-    inner = sum(count_tokens(part) for part in batch.values() if isinstance(part, Mapping))
-    if batch.get("attention_mask") is not None:
-        return inner + int(np.sum(batch["attention_mask"]))
-    return inner + (np.size(batch["input_ids"]) if "input_ids" in batch else 0)
-
-
 def as_float(scalar: Array) -> float:
     """The value of a 0-d array. The host waits here for the device."""
     return float(to_numpy(scalar))

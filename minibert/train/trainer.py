@@ -13,9 +13,10 @@ from typing import Any, Protocol
 
 from minibert.arrays import to_numpy
 from minibert.errors import UserError
+from minibert.nn.targets import count_tokens
 from minibert.ranks import Ranks
 from minibert.train.loss_scale import LEAST
-from minibert.train.metrics import Batch, MetricsLog, as_float, count_tokens
+from minibert.train.metrics import Batch, MetricsLog, as_float
 from minibert.train.optimiser import AdamW
 from minibert.train.progress import Progress
 from minibert.train.step import TrainingStep

@@ -7,10 +7,10 @@ import pytest
 
 from minibert.devices import Device
 from minibert.errors import UserError
+from minibert.nn.targets import count_tokens
 from minibert.train.metrics import (
     MetricsLog,
     count_targets,
-    count_tokens,
     peak_memory,
     read_metrics,
     without_nan,
