@@ -1,7 +1,7 @@
 """Ours."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -19,10 +19,15 @@ from minibert import (
     open_tokenizer,
     ops,
 )
-from minibert.devices import describe_processor
+from minibert.cli import parse
+from minibert.cli.setting_flags import pretrain_settings
+from minibert.data import BatchStream
+from minibert.devices import describe_processor, resolve_device
 from minibert.dropout_bits import dropout_stream
 from minibert.nn import Context
 from minibert.products import NUMPY, use_products
+from minibert.tasks import prepare
+from minibert.tasks.pretraining_model import make_model
 from minibert.train import AdamW
 from minibert.train.metrics import as_float, peak_memory
 from minibert.train.step import TrainingStep
@@ -158,6 +163,38 @@ def real_lengths(
                 way: computed[order] if padding else int(lengths.sum())
                 for way, (order, padding) in ways.items()
             },
+        },
+    }
+
+
+def pretraining_lengths(
+    flags: Sequence[str], prepared: str, count: int, ways: Mapping[str, bool]
+) -> Contender:
+    """A new model that can "learn" batches of ``minibert pretrain`` with these flags in each of the ways.
+
+    A way is whether padding is computed, too. The corpus is tokenised into the folder ``prepared``.
+    """
+    settings = pretrain_settings(parse(["pretrain", *flags, "--prepared", prepared])).with_sizes()
+    tokenizer, corpus = prepare(settings)
+    (phase,) = settings.phases()
+    stream = BatchStream(corpus.train, tokenizer, phase.instances, phase.batch_size, settings.seed)
+    model = make_model(settings, resolve_device("cpu"), tokenizer, None)
+    batches = [model.prepare(**next(stream)) for _ in range(count)]
+    lengths = np.concatenate([batch.attention_mask.sum(axis=1) for batch in batches]).astype(int)
+    places = sum(batch.attention_mask.size for batch in batches)
+
+    def learn(padding: bool, number: int) -> None:
+        for step, batch in enumerate(batches):
+            context = Context(training=True, stream=dropout_stream(0, step, max(number, 0)), padding=padding)
+            _, cache = model.forward(batch, context=context)
+            model.zero_grad()
+            model.backward(cache)
+
+    return {
+        **{f"learn, {way}": partial(learn, padding) for way, padding in ways.items()},
+        "lengths": lambda: {
+            **texts.describe_lengths(lengths.tolist()),
+            "computed": {way: places if padding else int(lengths.sum()) for way, padding in ways.items()},
         },
     }
 

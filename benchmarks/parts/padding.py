@@ -1,7 +1,8 @@
 """Texts of real lengths: computed with padding, sorted by length, and without any padding."""
 
 import argparse
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ WAYS = {  # how the batches are made, and whether they are computed with padding
     "sorted, without padding": ("sorted", False),
 }
 TASKS = {"encode": "inference", "learn": "fine-tuning"}
+PRETRAIN = ["--preset", "mini"]  # all else as `minibert pretrain` does it by default
+PRETRAIN_WAYS = {"with padding": True, "without padding": False}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -48,13 +51,22 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
         ):
             given = {"file": file, "count": count, "batch_size": BATCH_SIZE, "ways": WAYS}
             race.enter(OURS, "ours:real_lengths", folder=folder, **given)
-            worker = race.workers[OURS]
             for task, what in TASKS.items():
-                turns = [Turn(way, worker, f"{task}, {way}") for way in WAYS]
-                for turn in turns:
-                    worker.time(turn.function, 0.0, -1)  # uncounted: loops are compiled, memory is fetched
-                seconds = take_turns(turns, rounds=options.rounds, seconds=0.0)
-                yield case_name(f"{source}, {what}", options), worker.call("lengths") | {"seconds": seconds}
+                yield case_name(f"{source}, {what}", options), _compare(race, task, WAYS, options)
+    with tempfile.TemporaryDirectory() as prepared, Race(options.threads, pinned(options)) as race:
+        given = {"flags": PRETRAIN, "prepared": prepared, "count": count, "ways": PRETRAIN_WAYS}
+        race.enter(OURS, "ours:pretraining_lengths", **given)
+        name = case_name(f"{DOCUMENTATION}, pre-training", options)
+        yield name, _compare(race, "learn", PRETRAIN_WAYS, options)
+
+
+def _compare(race: Race, task: str, ways: Iterable[str], options: argparse.Namespace) -> dict[str, Any]:
+    """The record of a case: the texts, and the seconds for all of them in each of the ways."""
+    worker = race.workers[OURS]
+    turns = [Turn(way, worker, f"{task}, {way}") for way in ways]
+    for turn in turns:
+        worker.time(turn.function, 0.0, -1)  # uncounted: loops are compiled, memory is fetched
+    return worker.call("lengths") | {"seconds": take_turns(turns, rounds=options.rounds, seconds=0.0)}
 
 
 def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
@@ -64,7 +76,9 @@ def section(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> str:
             A classifier of MiniLM's size ({CONFIG.num_hidden_layers} layers of {CONFIG.hidden_size}) with
             random weights, batches of {BATCH_SIZE}, each padded to its longest text. In fine-tuning, a
             batch is a forward pass with dropout and a backward pass; sorted batches are here to compare,
-            since training would not see the same texts together in every epoch.""")
+            since training would not see the same texts together in every epoch. In pre-training, the
+            batches and the model are those of `minibert pretrain {" ".join(PRETRAIN)}`: pairs of segments
+            of 64 tokens, most of which are full.""")
     ]
     for case, record in cases.items():
         seconds = record["seconds"]
@@ -94,4 +108,5 @@ def aims(cases: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, str]]:
         )
         for case, record in cases.items()
         for other in ("with padding", "sorted by length")
+        if other in record["seconds"]
     ]

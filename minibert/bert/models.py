@@ -239,7 +239,7 @@ class BertForPreTraining(BertPretrainedModel):
         places = Places(inputs.attention_mask.shape, inputs.read if prepared else None)
         encoded, encoder_cache = self.bert.forward(
             inputs,
-            context=context.inside("bert").with_padding().only_at(places),  # there is little padding here
+            context=context.inside("bert").only_at(places),
             return_hidden_states=return_hidden_states,
             return_attentions=return_attentions,
         )

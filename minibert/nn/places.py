@@ -36,13 +36,14 @@ class Places:
         return y if self.rows is None else put_rows(y, self.rows, self.shape)
 
     def among(self, others: Self) -> "Places":
-        """These places, numbered within T ``others`` that include them; as they are, if either are all."""
+        """Those of these places that are among T ``others``, numbered there; these, if either are all."""
         if self.rows is None or others.rows is None:
             return self
         xp, count = get_array_module(others.rows), len(others.rows)
-        stands = xp.zeros(math.prod(self.shape), dtype=int)
-        stands[others.rows] = xp.arange(count)
-        return Places((count,), stands[self.rows])
+        number = xp.full(math.prod(self.shape), -1)
+        number[others.rows] = xp.arange(count)
+        found = xp.sort(number[self.rows])
+        return Places((count,), found[int((found < 0).sum()) :])
 
 
 EVERYWHERE = Places((0, 0))

@@ -119,7 +119,7 @@ class MaskedWordDistillation(Module):
         masked, predictions = inputs.masked, self.student.cls.predictions
         assert predictions and masked.masked_lm
         targets = masked.masked_lm
-        context = (context or self.new_context()).with_padding()  # as in all pre-training
+        context = context or self.new_context()
         encoded, encoder_cache = self.student.bert.forward(masked, context=context)
         hidden = encoded.last_hidden_state  # (B, S, H)
         logits, head_cache = predictions.forward(hidden, targets.positions)  # (N, V)

@@ -146,7 +146,6 @@ class ElectraForPreTraining(_Electra, TaskModel[ClassifierOutput]):
     """
 
     output = ClassifierOutput
-    reads_padding = True  # nothing of it counts, but pre-training has little padding: see BertForPreTraining
     begins_with_new_head = False
 
     def _add_head(self, config: BertConfig) -> None:

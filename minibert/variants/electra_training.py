@@ -159,7 +159,7 @@ class ElectraGeneratorAndDiscriminator(Module):
         assert isinstance(targets, Targets) and predictions
         places = Places(inputs.masked.attention_mask.shape, inputs.masked.read)
         encoded, encoder_cache = self.generator.bert.forward(
-            inputs.masked, context=context.inside("generator.bert").with_padding().only_at(places)
+            inputs.masked, context=context.inside("generator.bert").only_at(places)
         )
         logits, head_cache = predictions.forward(encoded.last_hidden_state, targets.positions)  # (N, V)
         mlm_loss, mlm_cache = ops.cross_entropy(logits, targets.labels, targets.weights, targets.denominator)

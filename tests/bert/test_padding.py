@@ -5,7 +5,7 @@ import pytest
 
 from minibert import ops
 from minibert.arrays import to_numpy
-from minibert.bert import BertModel
+from minibert.bert import BertForPreTraining, BertModel
 from minibert.dropout_bits import dropout_stream
 from minibert.heads import (
     BertForQuestionAnswering,
@@ -24,6 +24,7 @@ PREFIX = HOLES.cumprod(axis=1)  # the same, padded on the right only
 TAGS = np.where(PREFIX, np.arange(28).reshape(4, 7) % 3, -100)
 MODELS = [
     (BertModel, {}, {}),
+    (BertForPreTraining, {}, {"labels": TAGS, "next_sentence_label": [0, 1, 1, 0]}),
     (SentenceEncoder, {}, {}),
     (BertForSequenceClassification, {"num_labels": 3}, {"labels": [0, 2, 1, 1]}),
     (BertForTokenClassification, {"num_labels": 3, "crf": True}, {"labels": TAGS}),

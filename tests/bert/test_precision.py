@@ -147,7 +147,7 @@ def test_kernels_on_or_off_is_the_same_in_16_bits_where_there_are_none(models, b
 def test_derivatives_too_small_for_float16_survive_scaled(models, batch, of_one_step):
     """As if the loss were that of a batch a million times as large."""
     tiny = 2.0**-22
-    _, right = of_one_step(models("float32"), batch)
+    _, right = of_one_step(models("float64"), batch)
     _, lost = of_one_step(models("float16"), batch, scale=tiny)
     _, kept = of_one_step(models("float16"), batch, scale=np.asarray(tiny * 2.0**16, dtype="float32"))
     name = "bert.encoder.layer.0.intermediate.dense.weight"
@@ -220,7 +220,7 @@ def test_recomputed_layers_above_frozen_ones_give_the_same_bits(models, batch, d
 
 
 def test_with_recomputation_a_layer_keeps_nothing_but_its_input(models, batch):
-    model = models("float32", num_hidden_layers=3)
+    model = models("float64", num_hidden_layers=3)
     model.bert.encoder.recompute = True
     _, cache = model.forward(**batch.all)
     kept = layer_caches(cache)

@@ -1,5 +1,7 @@
 """The last layer where a head reads it: the same losses and gradients as everywhere, from fewer tokens."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -33,10 +35,10 @@ MODELS = [
 
 def batch_of(rng, next_sentence=True):
     ids = rng.integers(V, size=(B, S))
-    labels = np.where(rng.random((B, S)) < 0.2, ids, -100)
-    labels[1, 3] = 7
     mask = np.ones((B, S), int)
     mask[2, 9:] = 0
+    labels = np.where((rng.random((B, S)) < 0.2) & (mask > 0), ids, -100)
+    labels[1, 3] = 7
     pairs = {"next_sentence_label": [0, 1, 0]} if next_sentence else {}
     return {"input_ids": ids, "attention_mask": mask, "labels": labels, **pairs}
 
@@ -71,19 +73,34 @@ def apart(some, others):
     )
 
 
+@pytest.mark.parametrize("padding", [True, False])
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("predictions", [None, 20])
 @pytest.mark.parametrize(("kind", "config"), MODELS, ids=lambda value: getattr(value, "__name__", ""))
-def test_losses_and_gradients_are_those_of_the_whole_last_layer(kind, config, predictions, recompute, device):
+def test_losses_and_gradients_are_those_of_the_whole_last_layer(
+    kind, config, predictions, recompute, padding, device
+):
     rng = np.random.default_rng(1)
     model = spread(kind(config, dtype="float64", device=device), rng)
     model.bert.encoder.recompute = recompute
     prepared = model.prepare(**batch_of(rng, kind.next_sentence), predictions=predictions)
     inputs = map_arrays(model.device.asarray, prepared)
-    few, outputs = results(model, inputs)
+    few, outputs = results(model, inputs, Context(padding=padding))
     seen = {}
     whole, _ = results(model, inputs, Context(observer=lambda name, value: seen.update({name: value})))
     assert outputs.last_hidden_state is None and np.abs(to_numpy(seen[LAST_LAYER])).min(axis=2).all()
+    assert apart(few, whole) < 1e-12
+
+
+def test_a_label_at_padding_that_is_left_out_is_read_from_zeros(device):
+    rng = np.random.default_rng(6)
+    model = spread(BertForMaskedLM(BertConfig(**SIZES), dtype="float64", device=device), rng)
+    batch = batch_of(rng, next_sentence=False)
+    batch["labels"][2, [0, 10]] = 3, 7
+    inputs = map_arrays(model.device.asarray, model.prepare(**batch))
+    few, _ = results(model, inputs, Context(padding=False))
+    whole, outputs = results(model, replace(inputs, read=None), Context(padding=False))
+    assert not to_numpy(outputs.last_hidden_state)[2, 10].any()
     assert apart(few, whole) < 1e-12
 
 
@@ -126,13 +143,14 @@ def test_a_classifier_reads_the_first_tokens(kind, config, padding, device):
 
 
 def test_places_among_others(device):
-    places = Places((2, 3), device.asarray(np.array([0, 3])))
+    """Place 5 is not among the others: what is put back has no row for it."""
+    places = Places((2, 3), device.asarray(np.array([0, 3, 5])))
     others = Places((2, 3), device.asarray(np.array([3, 4, 0, 1, 2])))
     among = places.among(others)
-    assert among.shape == (5,) and to_numpy(among.rows).tolist() == [2, 0]
+    assert among.shape == (5,) and to_numpy(among.rows).tolist() == [0, 2]
     x = device.asarray(np.random.default_rng(0).standard_normal((2, 3, 4)))
     few = among.leave_out(others.leave_out(x))
-    np.testing.assert_array_equal(to_numpy(few), to_numpy(x)[:, 0])
+    np.testing.assert_array_equal(to_numpy(few), to_numpy(x)[[1, 0], 0])
     assert among.put_back(few).shape == (5, 4)
     assert places.among(EVERYWHERE) is places and EVERYWHERE.among(others) is EVERYWHERE
 
