@@ -1,6 +1,6 @@
 """The same computation, many times: fed from the host, and on a GPU recorded once and then replayed.
 
-A training step on a GPU is a thousand small kernels, and launching each from Python takes longer than
+A training step on a GPU is hundreds of small kernels, and launching each from Python takes longer than
 running it. CUDA can record all launches of a step as one *graph* and replay it with a single call. The
 price is that a replay does exactly what was recorded, at the same addresses, with the same Python numbers. So
 everything that differs from one call to the next has to lie in arrays that stay where they are.

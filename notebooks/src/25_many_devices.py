@@ -500,7 +500,7 @@ plt.show()
 r"""
 Over NVLink, everything is hidden but the end: the piece of the lowest layer, and the embeddings. The embeddings can never be hidden, since their gradient is final only when the backward pass ends, and in base they are a fifth of all parameters. Over the network, the link falls behind from the second layer's piece on.
 
-The library has these formulas for every model and every number of ranks. It counts the fourteen pieces one by one, as in the last figure, and each of them has the latency of a whole ring. So it finds that communication takes longer from 13 ranks on, where the single ring above gave 21:
+The library has these formulas for every model and every number of ranks. It counts the pieces one by one, as in the last figure (fifteen, since the pooler is a piece of its own there), and each of them has the latency of a whole ring. So it finds that communication takes longer from 13 ranks on, where the single ring above gave 21:
 
 ```sh
 minibert info --preset base --ranks 8 --tflops 400 --link 450 --latency 5

@@ -16,7 +16,7 @@ from minibert.proofs import all_cases
 
 # Programs that are not ours.
 OTHERS = ("python -m venv ", "python -c ", "python convert.py ", ".venv/bin/python -m pip ")
-OTHERS += (".venv/bin/python -m shtab ",)
+OTHERS += (".venv/bin/python -m shtab ", "mkdir -p ")
 # Commands whose output is shown but takes too long to be made again here, or that go on until stopped.
 LONG = ("pretrain", "finetune", "gradcheck", "predict", "explain", "explore")
 
@@ -51,7 +51,8 @@ def test_every_command_is_one(line):
     elif program == "make":
         assert set(words[:1]) <= set(targets())
     elif script := re.match(r"python (\S+/\S+\.py)", line):
-        assert (ROOT / script[1]).is_file()
+        needed = r'add_argument\(\s*"(--[\w-]+)"[^)]*required=True'
+        assert set(re.findall(needed, (ROOT / script[1]).read_text(encoding="utf-8"))) <= set(words)
     elif module := re.match(r"(?:\.venv/bin/)?python -m (pytest|benchmarks|notebooks)\b", line):
         assert importlib.util.find_spec(module[1])
     elif (ROOT / program).is_file():
