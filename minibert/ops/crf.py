@@ -11,7 +11,7 @@ Here S counts words: a mask (B, S) is 1 for the words of a sentence and 0 after 
 """
 
 from minibert.arrays import Array, get_array_module
-from minibert.ops.stable_softmax import log_sum_exp
+from minibert.ops.stable_softmax import log_sum_exp, softmax
 
 Cache = tuple
 
@@ -39,9 +39,11 @@ def crf_nll(
         α[t, j] = log Σᵢ exp(α[t−1, i] + transitions[i, j]) + emissions[t, j]
         log Z   = log Σⱼ exp(α[n, j] + end[j])
 
-    After the last word α stays the same.
+    After the last word α stays the same. A number that is added to all emissions of a word cancels. So we
+    subtract the largest one: α then stays small in long sentences, and precise.
     """
     xp = get_array_module(emissions)
+    emissions = emissions - emissions.max(axis=2, keepdims=True)
     emissions = emissions * mask[:, :, None]  # what comes after the last word does not matter
     alphas = [start + emissions[:, 0]]  # S of (B, K)
     for t in range(1, emissions.shape[1]):
@@ -54,7 +56,7 @@ def crf_nll(
     scores = (taken[:, 0] * start).sum() + (taken * is_last[:, :, None] * end).sum()
     scores = scores + (taken * emissions).sum() + ((taken[:, :-1] @ transitions) * taken[:, 1:]).sum()
     loss = ((mask[:, 0] * log_z).sum() - scores) / denominator
-    return loss, (emissions, end, transitions, mask, is_last, taken, alphas, log_z, denominator)
+    return loss, (emissions, end, transitions, mask, is_last, taken, alphas, denominator)
 
 
 def crf_nll_backward(dout: Array | float, cache: Cache) -> tuple[Array, Array, Array, Array]:
@@ -72,24 +74,26 @@ def crf_nll_backward(dout: Array | float, cache: Cache) -> tuple[Array, Array, A
         β[n, i]   = end[i]
         β[t−1, i] = log Σⱼ exp(transitions[i, j] + emissions[t, j] + β[t, j])
 
-        p(yₜ = j)           = exp(α[t, j] + β[t, j] − log Z)
-        p(yₜ₋₁ = i, yₜ = j) = exp(α[t−1, i] + transitions[i, j] + emissions[t, j] + β[t, j] − log Z)
+        p(yₜ = j)            = exp(α[t, j] + β[t, j]) / Z
+        p(yₜ = j | yₜ₋₁ = i) = exp(transitions[i, j] + emissions[t, j] + β[t, j]) / exp(β[t−1, i])
+        p(yₜ₋₁ = i, yₜ = j)  = p(yₜ₋₁ = i) p(yₜ = j | yₜ₋₁ = i)
+
+    The first two are softmaxes over j. In a softmax, rounding errors that all scores share cancel; from
+    exp(α[t, j] + β[t, j] − log Z) they would not go away.
 
     Only first words use start and only last words use end, so their gradients are sums over those words.
     """
-    emissions, end, transitions, mask, is_last, taken, alphas, log_z, denominator = cache
+    emissions, end, transitions, mask, is_last, taken, alphas, denominator = cache
     xp = get_array_module(emissions)
     scale, inside = mask * (dout / denominator), mask[:, :, None] > 0  # (B, S), (B, S, 1)
     dtransitions = -xp.einsum("bti,btj,bt->ij", taken[:, :-1], taken[:, 1:], scale[:, 1:])  # (K, K)
-    beta, expected = end, []
-    for t in reversed(range(len(alphas))):
-        expected.append(xp.exp(alphas[t] + beta - log_z[:, None]))  # (B, K)
-        if t > 0:
-            ahead = transitions + (emissions[:, t] + beta)[:, None, :]  # (B, K, K)
-            scores = alphas[t - 1][:, :, None] + ahead - log_z[:, None, None]
-            pairs = xp.exp(xp.where(inside[:, t, None], scores, 0))  # of words; the others could overflow
-            dtransitions += xp.einsum("bij,b->ij", pairs, scale[:, t])
-            beta = xp.where(inside[:, t], log_sum_exp(ahead, axis=2), end)  # (B, K)
+    beta, expected = end, [softmax(alphas[-1] + end)[0]]  # S of (B, K), from the last to the first
+    for t in reversed(range(1, len(alphas))):
+        ahead = transitions + (emissions[:, t] + beta)[:, None, :]  # (B, K, K)
+        beta = xp.where(inside[:, t], log_sum_exp(ahead, axis=2), end)  # (B, K)
+        expected.append(softmax(alphas[t - 1] + beta)[0])
+        pairs = expected[-1][:, :, None] * softmax(ahead)[0]  # (B, K, K)
+        dtransitions += xp.einsum("bij,b->ij", pairs, scale[:, t])
     demissions = (xp.stack(expected[::-1], axis=1) - taken) * scale[:, :, None]  # (B, S, K)
     dend = xp.einsum("btk,bt->k", demissions, is_last)
     return demissions, demissions[:, 0].sum(axis=0), dend, dtransitions

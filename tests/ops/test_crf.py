@@ -118,6 +118,21 @@ def test_large_transitions_do_not_overflow_after_the_last_word(device):
     assert not dtransitions.any()
 
 
+def test_float32_keeps_its_digits_in_long_sentences(device):
+    """The scores add up to thousands, while little is left of what is expected minus what was taken."""
+    rng = np.random.default_rng(0)
+    tags = rng.integers(0, K, (2, 200))
+    emissions = rng.normal(size=(2, 200, K)) + 10.0 * (tags[:, :, None] == np.arange(K))
+    scores = emissions, rng.normal(size=K), rng.normal(size=K), rng.normal(size=(K, K))
+    results = []
+    for dtype in ("float32", "float64"):
+        rounded = [device.asarray(array.astype("float32"), dtype=dtype) for array in scores]
+        loss, cache = loss_and_cache(device, rounded, tags=tags, mask=np.ones((2, 200)))
+        results.append([to_numpy(array) for array in (loss, *crf_nll_backward(1.0, cache))])
+    for single, double in zip(*results, strict=True):
+        assert np.linalg.norm(single - double) < 1e-3 * np.linalg.norm(double)
+
+
 def test_viterbi_finds_the_best_of_all_taggings(device, scores):
     emissions, *others = scores
     alone_best = 0
