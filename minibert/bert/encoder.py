@@ -13,9 +13,10 @@ Where heads read a few tokens only (``nn.places``), the last layer computes thes
 from minibert import ops
 from minibert.arrays import Array
 from minibert.bert.config import BertConfig
-from minibert.nn import Context, Dropout, LayerNorm, Linear, Module, Packed, observed_backward
+from minibert.nn import Context, Dropout, LayerNorm, Linear, LinearActivation, Module, Packed
 from minibert.nn.places import EVERYWHERE
 from minibert.ops import Cache
+from minibert.ops.observed import observed_backward
 
 INSIDE_ATTENTION = ("q", "k", "v", "scores", "probabilities", "context")  # what an observer can see
 
@@ -128,20 +129,15 @@ class BertIntermediate(Module):
 
     def __init__(self, config: BertConfig):
         super().__init__()
-        self.dense = Linear(config.hidden_size, config.intermediate_size)
-        self.activation = config.hidden_act
+        self.dense = LinearActivation(config.hidden_size, config.intermediate_size, config.hidden_act)
 
     def forward(self, hidden: Array) -> tuple[Array, Cache]:
         """hidden (B, S, H) → y (B, S, F)."""
-        dense = self.dense
-        return ops.linear_activation(hidden, dense.weight.operand, dense.bias.value, self.activation)
+        return self.dense.forward(hidden)
 
     def backward(self, dout: Array, cache: Cache) -> Array:
         """dout (B, S, F) → dhidden (B, S, H)."""
-        dhidden, dweight, dbias = ops.linear_activation_backward(dout, cache)
-        self.dense.weight.add_grad(dweight)
-        self.dense.bias.add_grad(dbias)
-        return dhidden
+        return self.dense.backward(dout, cache)
 
 
 class BertLayer(Module):
@@ -235,19 +231,16 @@ class BertPooler(Module):
 
     def __init__(self, config: BertConfig):
         super().__init__()
-        self.dense = Linear(config.hidden_size, config.hidden_size)
+        self.dense = LinearActivation(config.hidden_size, config.hidden_size, "tanh")
         self.pool, self.pool_backward = ops.POOLING[config.classifier_pooling]
 
     def forward(self, hidden: Array, mask: Array | None = None) -> tuple[Array, Cache]:
         """hidden (B, S, H) → pooled (B, H). mask (B, S), 0 for padding, matters where the last token does."""
         token, token_cache = self.pool(hidden, mask)  # (B, H)
-        dense = self.dense
-        pooled, dense_cache = ops.linear_activation(token, dense.weight.operand, dense.bias.value, "tanh")
+        pooled, dense_cache = self.dense.forward(token)
         return pooled, Cache(self, token_cache, dense_cache)
 
     def backward(self, dout: Array, cache: Cache) -> Array:
         """dout (B, H) → dhidden (B, S, H), zero except at the token that was read."""
-        dtoken, dweight, dbias = ops.linear_activation_backward(dout, cache.pop(self))
-        self.dense.weight.add_grad(dweight)
-        self.dense.bias.add_grad(dbias)
+        dtoken = self.dense.backward(dout, cache.pop(self))
         return self.pool_backward(dtoken, cache.pop(self))

@@ -3,7 +3,7 @@
 from minibert import ops
 from minibert.arrays import Array
 from minibert.bert.config import BertConfig
-from minibert.nn import LayerNorm, Linear, Module, Parameter
+from minibert.nn import LayerNorm, Linear, LinearActivation, Module, Parameter
 from minibert.nn.targets import Targets
 from minibert.ops import Cache
 
@@ -13,26 +13,19 @@ class BertPredictionHeadTransform(Module):
 
     def __init__(self, config: BertConfig):
         super().__init__()
-        self.dense = Linear(config.hidden_size, config.embedding_size)
+        self.dense = LinearActivation(config.hidden_size, config.embedding_size, config.head_act)
         self.LayerNorm = LayerNorm(config.embedding_size, config.layer_norm_eps)
-        self.activation = config.head_act
 
     def forward(self, hidden: Array) -> tuple[Array, Cache]:
         """hidden (N, H) → y (N, E), in the size of the word vectors: E = H in BERT."""
-        dense = self.dense
-        active, dense_cache = ops.linear_activation(
-            hidden, dense.weight.operand, dense.bias.value, self.activation
-        )
+        active, dense_cache = self.dense.forward(hidden)
         y, norm_cache = self.LayerNorm.forward(active)
         return y, Cache(self, dense_cache, norm_cache)
 
     def backward(self, dout: Array, cache: Cache) -> Array:
         """dout (N, E) → dhidden (N, H)."""
         dactive = self.LayerNorm.backward(dout, cache.pop(self))
-        dhidden, dweight, dbias = ops.linear_activation_backward(dactive, cache.pop(self))
-        self.dense.weight.add_grad(dweight)
-        self.dense.bias.add_grad(dbias)
-        return dhidden
+        return self.dense.backward(dactive, cache.pop(self))
 
 
 class BertLMPredictionHead(Module):
@@ -56,7 +49,9 @@ class BertLMPredictionHead(Module):
 
     def backward(self, dlogits: Array, cache: Cache) -> Array:
         """dlogits (N, V) or (B, S, V) → dhidden (B, S, H), zero at positions that were not scored."""
-        dlogits = dlogits.astype(self._decoder_weight.operand.dtype, copy=False)
+        dlogits = dlogits.astype(self._decoder_weight.operand.dtype, copy=False).reshape(
+            -1, dlogits.shape[-1]
+        )
         dtransformed, dweight, dbias = ops.linear_backward(dlogits, cache.pop(self))
         return self._rows_backward(dtransformed, dweight, dbias, cache.pop(self))
 

@@ -3,7 +3,7 @@
 from minibert import ops
 from minibert.arrays import Array
 from minibert.bert.config import BertConfig
-from minibert.nn import Context, Dropout, Linear, Module, Parameter
+from minibert.nn import Context, Dropout, Linear, LinearActivation, Module, Parameter
 from minibert.ops import Cache
 
 
@@ -77,9 +77,8 @@ class ClassificationHead(Module):
         super().__init__()
         size = config.hidden_size
         self.pool, self.pool_backward = ops.POOLING[config.classifier_pooling]
-        self.dense = None if config.feature_layers else Linear(size, size)
+        self.dense = None if config.feature_layers else LinearActivation(size, size, activation)
         self.out_proj = Linear(config.head_size, config.num_labels)
-        self.activation = activation
         self.dropout = Dropout(config.hidden_dropout_prob if dropout is None else dropout)
         self.drops_input = drops_input
 
@@ -96,9 +95,7 @@ class ClassificationHead(Module):
             x, token_cache = self.pool(x, mask)  # (B, H)
             if self.drops_input:
                 x, input_cache = self.dropout.forward(x, context)
-            x, dense_cache = ops.linear_activation(
-                x, self.dense.weight.operand, self.dense.bias.value, self.activation
-            )
+            x, dense_cache = self.dense.forward(x)
         dropped, dropout_cache = self.dropout.forward(x, context)
         y, projection_cache = self.out_proj.forward(dropped)
         return y, Cache(self, token_cache, input_cache, dense_cache, dropout_cache, projection_cache)
@@ -109,9 +106,7 @@ class ClassificationHead(Module):
         dense_cache, input_cache, token_cache = (cache.pop(self) for _ in range(3))
         if self.dense is None:
             return dx
-        dx, dweight, dbias = ops.linear_activation_backward(dx, dense_cache)
-        self.dense.weight.add_grad(dweight)
-        self.dense.bias.add_grad(dbias)
+        dx = self.dense.backward(dx, dense_cache)
         if input_cache is not None:
             dx = self.dropout.backward(dx, input_cache)
         return self.pool_backward(dx, token_cache)

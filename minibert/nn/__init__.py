@@ -1,7 +1,7 @@
 """Parameters, modules and layers: operations with something to learn."""
 
 from minibert.nn.context import Context, Observer, Recorder
-from minibert.nn.layers import Dropout, Embedding, LayerNorm, Linear
+from minibert.nn.layers import Dropout, Embedding, LayerNorm, Linear, LinearActivation
 from minibert.nn.module import Module
 from minibert.nn.padding import padding_to_leave_out
 from minibert.nn.parameter import Packed, Parameter, ParameterBuffers, Segment
@@ -13,6 +13,7 @@ __all__ = [
     "Embedding",
     "LayerNorm",
     "Linear",
+    "LinearActivation",
     "Module",
     "Observer",
     "Packed",

@@ -28,6 +28,25 @@ class Linear(Module):
         return dx
 
 
+class LinearActivation(Linear):
+    """y = f(x Wᵀ + b), where ``activation`` is the name of f in ``ops.ACTIVATIONS``."""
+
+    def __init__(self, in_features: int, out_features: int, activation: str):
+        super().__init__(in_features, out_features)
+        self.activation = activation
+
+    def forward(self, x: Array) -> tuple[Array, Cache]:
+        """x (…, in_features) → y (…, out_features)."""
+        return ops.linear_activation(x, self.weight.operand, self.bias.value, self.activation)
+
+    def backward(self, dout: Array, cache: Cache) -> Array:
+        """dout (…, out_features) → dx (…, in_features); adds to the gradients of weight and bias."""
+        dx, dweight, dbias = ops.linear_activation_backward(dout, cache)
+        self.weight.add_grad(dweight)
+        self.bias.add_grad(dbias)
+        return dx
+
+
 class LayerNorm(Module):
     """y = γ (x − μ)/σ + β over the last axis. weight γ and bias β (size,), without weight decay."""
 

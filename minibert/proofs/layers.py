@@ -21,7 +21,7 @@ from minibert.devices import Device
 from minibert.gradcheck import Case, Draws, function_case, module_case
 from minibert.heads.layers import ClassificationHead, Classifier, LinearChainCRF
 from minibert.nn import Module
-from minibert.nn.layers import Embedding, LayerNorm, Linear
+from minibert.nn.layers import Embedding, LayerNorm, Linear, LinearActivation
 from minibert.nn.parameter import Parameter, ParameterBuffers
 from minibert.proofs.small_bert import BATCH, CONFIG, with_twin
 
@@ -35,6 +35,7 @@ def layer_cases(device: Device) -> list[Case]:
         case("LayerNorm", lambda: LayerNorm(6, eps=0.5), {"x": (3, 4, 6)}),
         case("Embedding", lambda: Embedding(7, 6), {}, [draw.ids(7, 3, 4)]),
         heard_case(draw),
+        case("LinearActivation", lambda: LinearActivation(6, 5, "gelu"), {"x": (3, 4, 6)}),
     ]
 
 

@@ -28,7 +28,7 @@ from minibert.heads import (
     SentenceEncoder,
 )
 from minibert.heads.layers import ClassificationHead
-from minibert.nn import LayerNorm, Linear, Parameter
+from minibert.nn import LayerNorm, Linear, LinearActivation, Parameter
 from minibert.ops.pooling import LOWEST
 from minibert.ops.similarity import EPS
 from minibert.variants.distilbert import DistilBertEmbeddings
@@ -101,9 +101,10 @@ class Graph:
 
 
 def linear(graph: Graph, x: Value, layer: Linear) -> Value:
-    """x (…, in) → x Wᵀ + b (…, out)."""
+    """x (…, in) → x Wᵀ + b (…, out), or the activation of that, if the layer has one."""
     product = graph.add("MatMul", x, graph.transposed(layer.weight))
-    return graph.add("Add", product, graph.weight(layer.bias))
+    y = graph.add("Add", product, graph.weight(layer.bias))
+    return activation(graph, y, layer.activation) if isinstance(layer, LinearActivation) else y
 
 
 def layer_norm(graph: Graph, x: Value, layer: LayerNorm) -> Value:
@@ -196,7 +197,6 @@ def transformer_layer(graph: Graph, hidden: Value, bias: Value, layer: BertLayer
     """Attention, then the feed-forward network: (B, S, H) → (B, S, H)."""
     attended = attention(graph, hidden, bias, layer.attention)
     wide = linear(graph, attended, layer.intermediate.dense)  # (B, S, F)
-    wide = activation(graph, wide, layer.intermediate.activation)
     narrow = linear(graph, wide, layer.output.dense)
     return layer_norm(graph, graph.add("Add", narrow, attended), layer.output.LayerNorm)
 
@@ -237,13 +237,13 @@ def unit_length(graph: Graph, x: Value) -> Value:
 
 def pooler_output(graph: Graph, hidden: Value, layer: BertPooler, pooling: str) -> Value:
     """tanh(W h + b) of the token that stands for the text: (B, S, H) → (B, H)."""
-    return activation(graph, linear(graph, pooled(graph, hidden, pooling), layer.dense), "tanh")
+    return linear(graph, pooled(graph, hidden, pooling), layer.dense)
 
 
 def word_scores(graph: Graph, hidden: Value, head: BertLMPredictionHead) -> Value:
     """A score for every word at every place: (B, S, H) → (B, S, V). The matrix is the table of embeddings."""
     transform = head.transform
-    active = activation(graph, linear(graph, hidden, transform.dense), transform.activation)
+    active = linear(graph, hidden, transform.dense)
     table = graph.add("Transpose", graph.weight(head._decoder_weight), perm=(1, 0))  # (E, V)
     scores = graph.add("MatMul", layer_norm(graph, active, transform.LayerNorm), table)
     return graph.add("Add", scores, graph.weight(head.bias))
@@ -253,14 +253,13 @@ def class_scores(graph: Graph, read: Value, head: ClassificationHead, pooling: s
     """The head of models without a pooler: W₂ f(W₁ h + b₁) + b₂ → (B, K)."""
     if head.dense:
         read = linear(graph, pooled(graph, read, pooling), head.dense)
-        read = activation(graph, read, head.activation)
     return linear(graph, read, head.out_proj)
 
 
 def replaced_scores(graph: Graph, hidden: Value, head: DiscriminatorHead) -> Value:
     """The log odds that each token was replaced: (B, S, H) → (B, S)."""
-    active = activation(graph, linear(graph, hidden, head.dense), head.activation)
-    return graph.add("Squeeze", linear(graph, active, head.dense_prediction), graph.whole(2))
+    odds = linear(graph, linear(graph, hidden, head.dense), head.dense_prediction)
+    return graph.add("Squeeze", odds, graph.whole(2))
 
 
 # -- Models ------------------------------------------------------------------------------------------

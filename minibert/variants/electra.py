@@ -37,7 +37,7 @@ from minibert.heads.task_models import (
     BertForTokenClassification,
     TaskModel,
 )
-from minibert.nn import Context, Linear, Module
+from minibert.nn import Context, Linear, LinearActivation, Module
 from minibert.nn.outputs import Derivatives, total
 from minibert.nn.targets import IGNORED, Targets, as_integers, class_targets
 from minibert.ops import Cache
@@ -110,26 +110,19 @@ class DiscriminatorHead(Module):
 
     def __init__(self, config: BertConfig):
         super().__init__()
-        self.dense = Linear(config.head_size, config.hidden_size)
+        self.dense = LinearActivation(config.head_size, config.hidden_size, config.hidden_act)
         self.dense_prediction = Linear(config.hidden_size, 1)
-        self.activation = config.hidden_act
 
     def forward(self, hidden: Array) -> tuple[Array, Cache]:
         """hidden (B, S, H) → log odds (B, S)."""
-        dense = self.dense
-        active, dense_cache = ops.linear_activation(
-            hidden, dense.weight.operand, dense.bias.value, self.activation
-        )
+        active, dense_cache = self.dense.forward(hidden)
         odds, prediction_cache = self.dense_prediction.forward(active)  # (B, S, 1)
         return odds[..., 0], Cache(self, dense_cache, prediction_cache)
 
     def backward(self, dout: Array, cache: Cache) -> Array:
         """dout (B, S) → dhidden (B, S, H)."""
         dactive = self.dense_prediction.backward(dout[..., None], cache.pop(self))
-        dhidden, dweight, dbias = ops.linear_activation_backward(dactive, cache.pop(self))
-        self.dense.weight.add_grad(dweight)
-        self.dense.bias.add_grad(dbias)
-        return dhidden
+        return self.dense.backward(dactive, cache.pop(self))
 
 
 def without_padding(labels: Any, attention_mask: Any) -> np.ndarray:

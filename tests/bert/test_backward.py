@@ -46,6 +46,28 @@ def test_derivatives_that_do_not_fit_are_refused(build, batch):
         backward(logits=np.ones((4, 2)))
 
 
+@pytest.mark.parametrize("activation", ops.ACTIVATIONS)
+def test_the_scores_of_all_words_lead_back_through_every_activation(build, activation):
+    """Without labels they are (B, S, V). In float32 there are kernels, for one of the activations."""
+    gradients = []
+    for dtype in ("float32", "float64"):
+        model = build(BertForMaskedLM, dtype=dtype, hidden_act=activation)
+        outputs, cache = model.forward(IDS["input_ids"])
+        dlogits = np.random.default_rng(1).normal(size=outputs.prediction_logits.shape)
+        model.backward(cache, dprediction_logits=dlogits)
+        gradients.append(to_numpy(model.buffers.grad))
+    actual, expected = gradients
+    assert np.linalg.norm(actual - expected) < 1e-4 * np.linalg.norm(expected)
+
+
+def test_a_backward_takes_nothing_but_a_cache(build, batch):
+    model = build(BertForSequenceClassification)
+    outputs, cache = model.forward(**batch.encoder, labels=[0, 1, 1, 0])
+    for wrong in (outputs, outputs.loss, (outputs, cache)):
+        with pytest.raises(TypeError, match="backward needs the cache that forward has returned, got a"):
+            model.backward(wrong)
+
+
 def test_a_backward_that_was_refused_can_be_repeated(build, batch):
     model = build(BertForSequenceClassification)
     output, cache = model.forward(**batch.encoder)

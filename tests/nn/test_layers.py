@@ -5,7 +5,7 @@ import pytest
 
 from minibert.arrays import to_numpy
 from minibert.dropout_bits import dropout_stream
-from minibert.nn import Context, Dropout, Embedding, LayerNorm, Linear
+from minibert.nn import Context, Dropout, Embedding, LayerNorm, Linear, LinearActivation
 
 
 @pytest.fixture
@@ -32,6 +32,7 @@ def parameters(layer):
 def test_what_the_layers_are_made_of():
     """LayerNorm and biases are not decayed."""
     assert parameters(Linear(3, 4)) == {"weight": ((4, 3), "normal", True), "bias": ((4,), "zeros", False)}
+    assert parameters(LinearActivation(3, 4, "gelu")) == parameters(Linear(3, 4))
     assert parameters(LayerNorm(3, 0.1)) == {"weight": ((3,), "ones", False), "bias": ((3,), "zeros", False)}
     assert parameters(Embedding(5, 3)) == {"weight": ((5, 3), "normal", True)}
     assert parameters(Dropout(0.1)) == {}
@@ -48,6 +49,19 @@ def test_linear(device, build):
     expected = np.einsum("bsn,bsk->nk", dout, x)
     np.testing.assert_allclose(to_numpy(layer.weight.grad), expected, rtol=1e-12)
     np.testing.assert_allclose(to_numpy(layer.bias.grad), dout.sum(axis=(0, 1)), rtol=1e-12)
+
+
+def test_linear_activation(device, build):
+    layer, plain = build(LinearActivation(3, 4, "tanh")), build(Linear(3, 4))
+    x, dout = (device.asarray(np.random.default_rng(seed).normal(size=(2, 5, seed))) for seed in (3, 4))
+    (y, cache), (z, plain_cache) = layer.forward(x), plain.forward(x)
+    np.testing.assert_allclose(to_numpy(y), np.tanh(to_numpy(z)), rtol=1e-13)
+    dx, plain_dx = layer.backward(dout, cache), plain.backward(dout * (1.0 - y * y), plain_cache)
+    np.testing.assert_allclose(to_numpy(dx), to_numpy(plain_dx), rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(
+        to_numpy(layer.weight.grad), to_numpy(plain.weight.grad), rtol=1e-12, atol=1e-13
+    )
+    np.testing.assert_allclose(to_numpy(layer.bias.grad), to_numpy(plain.bias.grad), rtol=1e-12, atol=1e-13)
 
 
 def test_layer_norm(device, build):
