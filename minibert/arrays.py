@@ -31,6 +31,15 @@ def get_array_module(array: Array) -> ModuleType:
     raise TypeError(f"expected a NumPy or CuPy array, got {type(array).__name__}")
 
 
+def is_array(thing: Any) -> bool:
+    """Whether this is an array of such a library, and no list, and no column of a table."""
+    try:
+        get_array_module(thing)
+    except TypeError:
+        return False
+    return True
+
+
 def erf(x: Array) -> Array:
     """The error function 2/√π ∫₀ˣ exp(−t²) dt, elementwise, from SciPy or from its counterpart in CuPy."""
     xp = get_array_module(x)

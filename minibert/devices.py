@@ -28,6 +28,10 @@ class Device:
             array = np.asarray(array, dtype=dtype)
         return xp.asarray(array, dtype=dtype)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is looked up by its name: a library cannot be copied."""
+        return resolve_device, (self.name,)
+
 
 def describe_processor(device: Device) -> str:
     """The name of the processor: the GPU's own, or the CPU's as Linux (elsewhere Python) reports it.

@@ -93,9 +93,14 @@ class PretrainedModel(Module):
 
         Returns the derivative of ``inputs_embeds``, if the forward was given them, but None for a head on
         ``feature_layers``, which sends nothing into the encoder. Nothing is computed below the lowest part
-        that learns. Raises TypeError for a derivative of something that the pass did not
-        return, and ValueError for one of the wrong shape, or if there is neither a loss nor a derivative.
+        that learns. Raises TypeError for anything but a cache, and for a derivative of something that the
+        pass did not return; ValueError for one of the wrong shape, or if there is neither a loss nor a
+        derivative.
         """
+        if not isinstance(cache, Cache):
+            raise TypeError(
+                f"backward needs the cache that forward has returned, got a {type(cache).__name__}"
+            )
         allow_tf32(self.precision.name == "tf32")
         kinds = cache.parts(self)[-1]  # it stays in the cache until the derivatives are known to be right
         if dloss is None and not derivatives:

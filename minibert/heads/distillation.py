@@ -10,7 +10,7 @@ from minibert.errors import UserError
 from minibert.heads.inputs import NumberTargets, TaskInputs, computed_earlier
 from minibert.heads.task_models import BertForSequenceClassification
 from minibert.nn import Context, Module
-from minibert.nn.module import nothing_more
+from minibert.nn.module import Placement, nothing_more
 from minibert.nn.outputs import plain_number
 from minibert.nn.targets import Targets
 from minibert.ops import Cache
@@ -86,7 +86,12 @@ class Distillation(Module):
         self.losses = ("loss", "hard_loss", "soft_loss", *(imitated.loss for imitated in self.imitated))
         if self.imitated:
             self._set_teacher(teacher)
-        self._placement, self.training = student.placement, student.training
+        self.training = student.training
+
+    @property
+    def placement(self) -> Placement:
+        """The student's, also if that is allocated anew."""
+        return self.student.placement
 
     def _set_teacher(self, teacher: BertForSequenceClassification | None) -> None:
         if teacher is None:
@@ -194,7 +199,7 @@ class Distillation(Module):
         for imitated, caches in cache.pop(self).items():
             dlayer_loss = self.imitated[imitated] * dloss
             dlayers = [imitated.backward(dlayer_loss, layer_cache) for layer_cache in caches]
-            embeddings = [None] if imitated is HIDDEN else []
+            embeddings = [None] if imitated == HIDDEN else []
             derivatives[f"d{imitated.output}"] = embeddings + dlayers
         soft_backward = cache.pop(self)
         dlogits = soft_backward(self.weight * dloss, cache.pop(self))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.arrays import Array, to_numpy
+from minibert.arrays import Array, is_array, to_numpy
 from minibert.bert.config import BertConfig
 from minibert.bert.inputs import EncoderInputs, encoder_inputs
 from minibert.errors import UserError
@@ -186,7 +186,7 @@ def number_targets(
     is not a finite number.
     """
     try:
-        labels = np.asarray(to_numpy(labels) if hasattr(labels, "dtype") else labels, dtype=np.float64)
+        labels = np.asarray(to_numpy(labels) if is_array(labels) else labels, dtype=np.float64)
     except (TypeError, ValueError):
         raise UserError("labels of a regression must be numbers") from None
     if (*labels.shape, 1) == shape:

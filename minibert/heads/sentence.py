@@ -20,7 +20,7 @@ from minibert.files import read_json, write_json
 from minibert.heads.inputs import PairInputs, pair_inputs, text_inputs
 from minibert.heads.outputs import SentenceOutput
 from minibert.nn import Context, Module
-from minibert.nn.module import nothing_more
+from minibert.nn.module import Placement, nothing_more
 from minibert.nn.outputs import Derivatives, OutputKinds, plain_number, total
 from minibert.ops import Cache
 
@@ -160,7 +160,12 @@ class SentencePairs(Module):
         super().__init__()
         self.encoder = encoder
         self.scale, self.symmetric = scale, symmetric
-        self._placement, self.training = encoder.placement, encoder.training
+        self.training = encoder.training
+
+    @property
+    def placement(self) -> Placement:
+        """The encoder's, also if that is allocated anew."""
+        return self.encoder.placement
 
     def prepare(
         self,

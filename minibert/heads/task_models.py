@@ -232,11 +232,9 @@ class BertForSequenceClassification(TaskModel[ClassifierOutput]):
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The number of labels that count; for a regression, all of them."""
-        return (
-            {"denominator": on_host("labels", batch["labels"]).size}
-            if self.config.is_regression
-            else super().count_targets(batch)
-        )
+        if self.config.is_regression:
+            return {"denominator": on_host("labels", batch["labels"]).size}
+        return super().count_targets(batch)
 
     def _head(self, outputs: ClassifierOutput, inputs: TaskInputs, context: Context) -> Cache:
         read = self._read(outputs) if self.config.feature_layers else getattr(outputs, self.reads)

@@ -40,7 +40,7 @@ class Observer:
         return True
 
     def forward(self, name: str, value: Array) -> Array | None:
-        """See a value. If an array is returned, it replaces the value."""
+        """See a value. If an array is returned, which must have the same shape, it replaces the value."""
 
     def backward(self, name: str, dvalue: Array) -> Array | None:
         """See the derivative with respect to the value that the pass continued with.

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -170,6 +170,10 @@ class Packed:
         """Use these two views from now on."""
         self._value, self._operand = value, operand
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has no views: they would not show the copies of the parameters."""
+        return vars(self) | {"_value": None, "_operand": None}
+
     def add_grad(self, gradient: Array) -> None:
         """Add each parameter's share of ``gradient`` to its ``grad``.
 
@@ -230,6 +234,7 @@ class ParameterBuffers:
 
     def __init__(self, pieces: Sequence[Piece], device: Device, dtype: str, operand_dtype: str | None = None):
         xp = device.xp
+        self._made_of = pieces, device, dtype, operand_dtype
         self.parameters = [parameter for piece in pieces for parameter in members(piece)]
         self.ends: list[int] = []  # where each parameter's share of the buffer ends, its gap included
         starts = []
@@ -248,6 +253,10 @@ class ParameterBuffers:
         for piece, start in zip(pieces, starts, strict=True):
             self._bind(piece, start, device)
         self.round_operand()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is made anew from copies of the pieces, which then are views of it."""
+        return ParameterBuffers, self._made_of
 
     def _bind(self, piece: Piece, start: int, device: Device) -> None:
         """Make the piece a view of the buffers, keeping the values and the gradient that it already has."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from minibert.arrays import Array, to_numpy
+from minibert.arrays import Array, is_array, to_numpy
 from minibert.errors import UserError
 
 IGNORED = -100  # a label that does not count
@@ -124,9 +124,12 @@ def as_numbers(name: str, array: Any, dtype: str) -> np.ndarray:
 
 
 def on_host(name: str, array: Any) -> np.ndarray:
-    """An array or nested list, as an array on the host. Raises UserError for lists of unequal length."""
+    """An array, a nested list or what else NumPy reads (a pandas column), as an array on the host.
+
+    Raises UserError for lists of unequal length.
+    """
     try:
-        return to_numpy(array) if hasattr(array, "dtype") else np.asarray(array)
+        return to_numpy(array) if is_array(array) else np.asarray(array)
     except ValueError:
         raise UserError(f"{name} is a list of lists of unequal length; pad them to one length") from None
 

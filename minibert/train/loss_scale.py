@@ -15,15 +15,14 @@ class LossScale:
     """
 
     def __init__(self, device: Device, start: float = 2.0**16, patience: int = 2000):
-        self.xp = device.xp
-        self.patience = patience
-        self.value: Array = self.xp.full((), start, dtype="float32")
-        self.good_steps: Array = self.xp.zeros((), dtype="float32")  # since it last changed
-        self.updates: Array = self.xp.zeros((), dtype="float32")  # all good steps, since these are taken
+        self.device, self.patience = device, patience
+        self.value: Array = device.xp.full((), start, dtype="float32")
+        self.good_steps: Array = device.xp.zeros((), dtype="float32")  # since it last changed
+        self.updates: Array = device.xp.zeros((), dtype="float32")  # all good steps, since these are taken
 
     def update(self, norm: Array) -> None:
         """Adapt the scale to the gradient norm of a step, a 0-d array."""
-        xp = self.xp
+        xp = self.device.xp
         finite = xp.isfinite(norm)
         self.updates[...] = self.updates + finite
         good_steps = self.good_steps + 1.0

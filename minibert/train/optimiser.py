@@ -101,7 +101,10 @@ class AdamW:
         return Rates(*(np.array(number, dtype=self.buffers.value.dtype) for number in numbers))
 
     def update(self, rates: Rates) -> Array:
-        """The same as ``step``, with ``rates`` that are on the device already."""
+        """The same as ``step``, with ``rates`` that are on the device already.
+
+        Raises ValueError if the model has been allocated anew since the optimiser was made.
+        """
         if self.model.buffers is not self.buffers:
             raise ValueError("the model has been allocated anew since; make a new optimiser for it")
         buffers, segments = self.buffers, self.buffers.segments
@@ -158,8 +161,8 @@ class AdamW:
     def state_arrays(self) -> dict[str, np.ndarray]:
         """The two means of every parameter by name, "mean.…" and "variance.…", on the host.
 
-        In float16 also ``loss_scale``, and ``good_steps``, on which the scale depends. If the means are
-        shared out, every rank has to call this, and only the first gets them.
+        In float16 also the state of the loss scale: ``loss_scale``, ``good_steps`` and ``updates``. If the
+        means are shared out, every rank has to call this, and only the first gets them.
         """
         arrays: dict[str, np.ndarray] = {}
         for kind, array in self._means():

@@ -153,7 +153,7 @@ class RunSettings(Settings):
             )
 
     def without_effect(self) -> dict[str, str]:
-        """The settings that change nothing beside the others, and why.
+        """The settings that have no effect, given the others, and why.
 
         They are refused where flags give them. A file may hold them, since flags can override its others.
         """

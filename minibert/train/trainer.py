@@ -231,7 +231,7 @@ class Trainer:
             raise self._diverged(f"the loss is {loss} and the gradient norm {grad_norm}")
 
     def _check_finite_weights(self) -> None:
-        """The last update, of which no loss tells yet, may have left weights that are not finite."""
+        """Raise UserError if some weights are not finite. No loss has been computed since the last update."""
         if not bool(self.model.device.xp.isfinite(self.optimiser.buffers.value).all()):
             raise self._diverged("some weights are not finite")
 

@@ -179,9 +179,12 @@ def open_config(folder: str | Path, **settings: Any) -> BertConfig:
 def model_class(kind: type[ModelT], folder: str | Path) -> type[ModelT]:
     """The class that does for the folder's family what ``kind`` does for BERT.
 
-    Raises UserError as `family` does, and if the family has no such class.
+    A class of the family itself may be given, too. Raises UserError as `family` does, and if the family has
+    no such class.
     """
     found = family(folder)
+    if kind in found.models.values():
+        return kind
     if kind not in found.models:
         raise UserError(
             f"{folder}: a model of type {found.config.model_type!r} cannot be opened as {kind.__name__}; "

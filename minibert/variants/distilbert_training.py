@@ -26,7 +26,7 @@ from minibert.bert.inputs import PretrainingInputs
 from minibert.bert.models import BertForMaskedLM, BertForPreTraining
 from minibert.errors import UserError
 from minibert.nn import Context, Module
-from minibert.nn.module import nothing_more
+from minibert.nn.module import Placement, nothing_more
 from minibert.nn.outputs import plain_number
 from minibert.nn.targets import check_range, count_tokens
 from minibert.ops import Cache
@@ -91,7 +91,12 @@ class MaskedWordDistillation(Module):
         assert teacher.cls.predictions
         # Its functions, not the teacher itself: it is no part of what learns.
         self._read, self._score = teacher.bert.forward, teacher.cls.predictions.forward
-        self._placement, self.training = student.placement, student.training
+        self.training = student.training
+
+    @property
+    def placement(self) -> Placement:
+        """The student's, also if that is allocated anew."""
+        return self.student.placement
 
     def count_targets(self, batch: Mapping[str, Any]) -> dict[str, int]:
         """The denominators for this batch by itself: the masked words, and all tokens."""

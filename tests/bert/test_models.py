@@ -1,5 +1,6 @@
 """The models as things: names, layout, modes, accumulation, caches, mistakes in their use."""
 
+import copy
 import gc
 import itertools
 import weakref
@@ -548,3 +549,35 @@ def test_a_shared_layer_draws_anew_at_each_use(config, device):
     again = to_numpy(layer.forward(x, bias, training(layer))[0])
     assert (first != second).any()
     np.testing.assert_array_equal(first, again)
+
+
+@pytest.mark.parametrize("precision", [None, "bfloat16"])
+def test_a_deep_copy_is_a_model_of_its_own(config, batch, precision):
+    model = BertForPreTraining(config(), precision=precision)
+    model.eval()
+    model.bert.pooler.dense.weight.frozen = True
+    _, cache = model.forward(**batch.all)
+    model.backward(cache)
+    twin = copy.deepcopy(model)
+    for (name, one), (_, other) in zip(model.named_parameters(), twin.named_parameters(), strict=True):
+        assert one.frozen == other.frozen
+        np.testing.assert_array_equal(one.grad, other.grad, err_msg=name)
+        assert np.shares_memory(other.value, twin.buffers.value), name
+    word_weight = twin.bert.embeddings.word_embeddings.weight
+    assert twin.cls.predictions._decoder_weight is word_weight, "still tied"
+    before = hidden(model, batch)
+    np.testing.assert_array_equal(hidden(twin, batch), before)
+    twin.buffers.value[...] = 0
+    twin.buffers.round_operand()
+    assert (hidden(twin, batch) != before).any(), "all that it computes with lies in its buffers"
+    np.testing.assert_array_equal(hidden(model, batch), before)
+
+
+def test_a_copy_of_a_layer_stays_packed(config):
+    """Also of one that was never part of a model."""
+    attention = BertLayer(config()).attention.self
+    assert attention.qkv_weight.value.any()
+    twin = copy.deepcopy(attention)
+    twin.key.weight.value += 1.0
+    np.testing.assert_array_equal(twin.qkv_weight.value[12:24], twin.key.weight.value)
+    np.testing.assert_array_equal(twin.key.weight.value, attention.key.weight.value + 1.0)

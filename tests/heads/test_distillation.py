@@ -1,5 +1,6 @@
 """What a student loses to its teacher's layers."""
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -161,3 +162,20 @@ def test_a_prepared_batch_is_complete():
     trainee, *_ = make(SMALL, LARGE)
     with pytest.raises(TypeError, match="a prepared batch is complete; it cannot be given labels as well"):
         trainee.forward(trainee.prepare(**BATCH, **TARGETS), labels=TARGETS["labels"])
+
+
+def test_a_deep_copy_learns_the_same():
+    trainee, *_ = make(SMALL, LARGE, hidden_weight=1.0, attention_weight=2.0)
+    gradients = []
+    for one in (trainee, copy.deepcopy(trainee)):
+        one.zero_grad()
+        one.backward(one.forward(**BATCH, **TARGETS)[1])
+        gradients.append(one.buffers.grad)
+    np.testing.assert_array_equal(*gradients)
+    assert gradients[0].any() and not np.shares_memory(*gradients)
+
+
+def test_a_student_that_is_allocated_anew():
+    trainee, student, _ = make(SMALL, LARGE)
+    student.allocate(dtype="float32")
+    assert trainee.buffers is student.buffers and trainee.dtype == "float32"

@@ -11,6 +11,7 @@ from minibert.dropout_bits import dropout_stream
 from minibert.errors import UserError
 from minibert.heads import BertForSequenceClassification, SentenceEncoder, SentencePairs
 from minibert.nn import Context
+from minibert.train import AdamW
 
 FIRST = {
     "input_ids": [[2, 7, 5, 3], [2, 9, 3, 0], [2, 4, 4, 3]],
@@ -246,3 +247,13 @@ def test_a_prepared_batch_of_pairs_is_complete(encoder):
     pairs = SentencePairs(encoder())
     with pytest.raises(TypeError, match="a prepared batch is complete; it cannot be given labels as well"):
         pairs.forward(pairs.prepare(FIRST, SECOND), labels=[0.5, 1.0, 0.0])
+
+
+def test_pairs_notice_that_the_encoder_was_allocated_anew(config):
+    encoder = SentenceEncoder(config())
+    pairs = SentencePairs(encoder)
+    optimiser = AdamW(pairs)
+    encoder.allocate(dtype="float64")
+    assert pairs.buffers is encoder.buffers and pairs.dtype == "float64"
+    with pytest.raises(ValueError, match="the model has been allocated anew since"):
+        optimiser.step(1e-3, 0)

@@ -382,6 +382,30 @@ def test_a_label_beyond_single_precision_is_not_finite(build):
         model.forward([[2, 7]], labels=[1e40])
 
 
+class Column:
+    """What a pandas column looks like: it has a dtype, and a ``get`` that is not CuPy's."""
+
+    dtype = np.dtype("int64")
+
+    def __init__(self, values):
+        self.values = values
+
+    def get(self, key):
+        raise KeyError(key)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.values, dtype)
+
+
+@pytest.mark.parametrize("num_labels", [1, 2])
+def test_labels_may_be_a_column_of_a_table(build, num_labels):
+    model = build(BertForSequenceClassification, num_labels=num_labels)
+    ids = {"input_ids": [[2, 7], [2, 8]]}
+    expected = model.forward(**ids, labels=[1, 0])[0].loss
+    assert model.forward(**ids, labels=Column([1, 0]))[0].loss == expected
+    assert model.count_targets({"labels": Column([1, 0])}) == {"denominator": 2}
+
+
 @pytest.mark.parametrize(
     "kind", [BertForSequenceClassification, BertForTokenClassification, BertForQuestionAnswering]
 )

@@ -1,3 +1,5 @@
+import copy
+
 import numpy as np
 import pytest
 
@@ -248,3 +250,18 @@ def test_an_optimiser_of_buffers_that_the_model_has_left(config):
     model.allocate(dtype="float64")
     with pytest.raises(ValueError, match="allocated anew since; make a new optimiser"):
         optimiser.step(1e-3, 1)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_a_deep_copy_of_both_goes_on_alike(config, precision):
+    model = BertForPreTraining(config, precision=precision, seed=1)
+    optimiser = AdamW(model)
+    set_random_gradients(model, seed=0, scale=1.0)
+    optimiser.step(0.1, 0)
+    twin, its_optimiser = copy.deepcopy((model, optimiser))
+    before = model.buffers.value.copy()
+    for one, updates in ((model, optimiser), (twin, its_optimiser)):
+        set_random_gradients(one, seed=1, scale=1.0)
+        updates.step(0.1, 1)
+    np.testing.assert_array_equal(twin.buffers.value, model.buffers.value)
+    assert (model.buffers.value != before).any()

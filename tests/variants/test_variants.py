@@ -200,6 +200,12 @@ def test_what_a_family_does_not_have_is_told(tmp_path):
         BertForMaskedLM.from_pretrained(tmp_path)
 
 
+def test_a_folder_opens_as_a_class_of_its_family(tmp_path):
+    build("roberta", BertForMaskedLM).save_pretrained(tmp_path)
+    Model = FAMILIES["roberta"].models[BertForMaskedLM]
+    assert type(open_model(Model, tmp_path)) is Model
+
+
 @pytest.mark.parametrize("values", [{"model_type": "gpt2"}, {"model_type": 3}, ["roberta"]])
 def test_an_unknown_type_is_refused(values, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(values))
