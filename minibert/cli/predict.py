@@ -73,7 +73,11 @@ def _run(flags: argparse.Namespace) -> None:
     _check_inputs(flags)
     faults = Faults(flags.skip_bad)
     task, model = open_task(flags.model, device=chosen_device(flags))
-    task.set_layout(layout_of(flags))
+    layout = layout_of(flags)
+    task.set_layout(layout)
+    if layout and (flags.lines or not flags.input):
+        flag = "--" + next(iter(layout)).replace("_", "-")
+        raise UserError(f"{flag} says how --input FILE is read; leave it out, for these are plain texts")
     examples = _examples_to_predict(flags, task, faults)
     if flags.output:
         check_output(task, examples, flags.output)

@@ -1,7 +1,6 @@
 """``minibert search index | query | evaluate | pairs``."""
 
 import argparse
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,8 @@ from minibert.tasks.predict import json_lines
 from minibert.tasks.rerank import DEPTH, Reranker, training_pairs
 from minibert.tasks.retrieval import evaluate_search
 from minibert.tasks.search import PassageIndex
+
+SHOWN = 200  # characters of a passage
 
 
 def add(commands: Any) -> None:
@@ -142,7 +143,13 @@ def _query(flags: argparse.Namespace) -> None:
         if not hits:
             print("  no passage meets the condition")
         for hit in hits[: flags.top_k]:
-            print(f"  {hit.score:7.4f}  {hit.passage.id}  {textwrap.shorten(hit.passage.text, 200)}")
+            print(f"  {hit.score:7.4f}  {hit.passage.id}  {_beginning(hit.passage.text)}")
+
+
+def _beginning(text: str) -> str:
+    """The first characters of a text on one line; not all scripts have spaces to cut at."""
+    text = " ".join(text.split())
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
 
 
 def _add_evaluate(actions: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from minibert.cli.flags import DEFAULT_MODEL
 from minibert.cli.parser import add_command, add_group
-from minibert.cli.setting_flags import add_setting_flags, pretrain_settings
+from minibert.cli.setting_flags import add_setting_flags, check_effects, pretrain_settings
 from minibert.data import open_corpus, running_text
 from minibert.errors import UserError
 from minibert.files import check_writable
@@ -65,7 +65,9 @@ def _train(flags: argparse.Namespace) -> None:
         if (output / name).exists():
             raise UserError(f"{output / name}: there is a vocabulary already; choose another --output")
     check_writable(output / "vocab.txt")
-    settings = pretrain_settings(flags).with_sizes()
+    settings = pretrain_settings(flags)
+    check_effects(flags, settings)
+    settings = settings.with_sizes()
     corpus = open_corpus(settings.corpus, settings.layout)
     print(corpus.describe())
     sentences = itertools.chain.from_iterable(map(running_text, corpus))

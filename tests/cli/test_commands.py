@@ -213,9 +213,13 @@ def test_a_flag_that_changes_nothing_is_refused_but_not_the_same_in_a_file(workp
     ):
         assert main(line.split()) == 0, line
     assert len(read) == 8 and capsys.readouterr().err == ""
-    for line in ("finetune --config tuned.toml --matrix-rate 4", f"prepare {TOKENIZER} --vocab-size 99"):
+    for line in (
+        "finetune --config tuned.toml --matrix-rate 4",
+        f"prepare {TOKENIZER} --vocab-size 99",
+        "tokenizer train --output learned --layout wrapped",
+    ):
         assert main(line.split()) == 2, line
-        assert re.fullmatch(r".*\w+ is .*, but the .*; leave it out.*\n", capsys.readouterr().err)
+        assert re.fullmatch(r".*\w+ is .*, but .*; leave it out.*\n", capsys.readouterr().err)
 
 
 def test_a_recipe_is_overridden_by_the_file_and_the_flags(workplace, monkeypatch, capsys):

@@ -169,6 +169,11 @@ MISTAKES = {  # the command line, what the message has to say
         ["scoring", "only with the recipe blimp"],
     ),
     "columns of another task": ("predict --model tagger --text-column 1 x", ["text_column", "tag_column"]),
+    "columns of a text": ("predict --model classifier --text-column 1 x", ["--text-column", "--input"]),
+    "columns of lines": (
+        "predict --model classifier --input lines.txt --lines --recipe sst2",
+        ["--recipe", "--input"],
+    ),
     "a batch of nothing": ("predict --model tagger x --batch-size 0", ["batch size", "0"]),
 }
 

@@ -174,6 +174,13 @@ def test_an_index_is_made_added_to_and_asked(indexed, capsys):
     }
 
 
+def test_a_long_passage_without_spaces_is_shown_too(indexed, capsys):
+    Path("long.tsv").write_text("id\ttext\nlong\t" + "x" * 300 + " y\n")
+    assert run("search index --passages long.tsv --index index") == 0
+    assert run("search query --index index --where \"id = 'long'\" x") == 0
+    assert f"long  {'x' * 199}…\n" in capsys.readouterr().out
+
+
 def test_a_reranker_is_trained_on_what_was_found_and_orders_it(indexed, capsys):
     assert run("search pairs --index index --queries queries.tsv --output pairs.jsonl --negatives 2") == 0
     assert capsys.readouterr().out == "9 pairs for 3 queries written to pairs.jsonl\n"

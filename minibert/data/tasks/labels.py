@@ -22,7 +22,7 @@ def label_names(examples: Sequence[Labelled]) -> list[str]:
     if len(names) < 2:
         told = f"the only label is {names.pop()!r}" if names else "there are no labels"
         raise UserError(f"{examples[0].place.path}: {told}; at least two are needed to learn from")
-    numbers = all(re.fullmatch(r"-?\d+", name) for name in names)
+    numbers = all(re.fullmatch(r"-?\d{1,99}", name) for name in names)  # Python refuses very long ones
     return sorted(names, key=lambda name: (int(name), name) if numbers else (0, name))
 
 

@@ -18,6 +18,7 @@ from minibert.errors import UserError
 Column = str | int  # a name, or a number from 1
 Row = dict[Column, Any]
 FORMATS = ("tsv", "csv", "jsonl")
+OLD_MAC = "it has carriage returns for line ends, as old Macs did; save it with line feeds"
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def _choose(options: Sequence[Columns], labelled: bool, rows: Sequence[tuple[Pla
     if separators:
         advice = f"if {separators[0]!r} separates columns, write tabs (.tsv) or commas (.csv) instead"
     if any("\r" in name for name in names):
-        advice = "it has carriage returns for line ends, as old Macs did; save it with line feeds"
+        advice = OLD_MAC
     found = repr(_shortened(", ".join(names)))[1:-1]  # control characters would change the terminal
     raise UserError(f"{place}: expected the columns {wanted}, found ({found}); {advice}")
 
@@ -241,7 +242,8 @@ def _csv_cells(path: str | Path) -> Iterator[tuple[int, list[str]]]:
     except csv.Error as error:
         advice = "check the quotes"
         if "new-line character" in str(error):
-            advice = "a cell holds a carriage return, which needs quotes around the cell"
+            in_cell = "a cell holds a carriage return, which needs quotes around the cell"
+            advice = in_cell if line > 1 else OLD_MAC
         if "field limit" in str(error):
             advice += "; if the cell is meant to be that long, give tsv or jsonl, which have no limit"
         raise UserError(f"{Place(path, line)}: not valid csv ({error}); {advice}") from None

@@ -12,6 +12,8 @@ def test_names_are_sorted_as_numbers_if_they_are_numbers():
     assert label_names(texts("10", "9", "-1", "9")) == ["-1", "9", "10"]
     assert label_names(texts("b", "10", "9")) == ["10", "9", "b"]
     assert label_names(texts("2", "--1", "10")) == ["--1", "10", "2"], "--1 is no number"
+    long = "1" * 5000  # more digits than Python makes a number of
+    assert label_names(texts(long, "0")) == ["0", long]
     assert label_names([TaggedSentence(["a", "b"], ["O", "B-x"], Place("a", 1))]) == ["B-x", "O"]
 
 

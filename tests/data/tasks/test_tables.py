@@ -291,8 +291,11 @@ def test_missing_files_and_folders(tmp_path):
         read_table(tmp_path / "folder.tsv")
 
 
-def test_line_ends_of_old_macs_are_named_and_do_not_reach_the_terminal(tmp_path):
-    (tmp_path / "t.tsv").write_bytes(b"text\tlabel\ra\tx\rb\ty\r")
+@pytest.mark.parametrize(
+    ("name", "content"), [("t.tsv", b"text\tlabel\ra\tx\rb\ty\r"), ("t.csv", b"text,label\ra,x\rb,y\r")]
+)
+def test_line_ends_of_old_macs_are_named_and_do_not_reach_the_terminal(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match="carriage returns for line ends") as refused:
-        read_table(tmp_path / "t.tsv")
+        read_table(tmp_path / name)
     assert "\r" not in str(refused.value)
