@@ -244,7 +244,9 @@ class BertTokenizer(PretrainedTokenizer):
 
     def with_tokens(self, tokens: Sequence[str]) -> Self:
         """The same tokenizer with new tokens after its own, which longest-match-first then finds."""
-        return type(self)([*self.tokens, *tokens], **{name: getattr(self, name) for name in CONFIG_KEYS})
+        larger = type(self)([*self.tokens, *tokens], **{name: getattr(self, name) for name in CONFIG_KEYS})
+        larger.padding_side = self.padding_side
+        return larger
 
     # ---------------------------------------------------------------- text to ids
 

@@ -260,7 +260,9 @@ class RobertaTokenizer(PretrainedTokenizer):
                 merges.append(merge)
                 pairs.add_merge(parts[0], parts[1], vocab[joined])
         options = {name: getattr(self, name) for name in CONFIG_KEYS}
-        return type(self)(names, merges, mask_strips_space=self.mask_strips_space, **options)
+        larger = type(self)(names, merges, mask_strips_space=self.mask_strips_space, **options)
+        larger.padding_side = self.padding_side
+        return larger
 
     # ---------------------------------------------------------------- text to ids
 

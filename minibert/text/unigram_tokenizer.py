@@ -215,7 +215,9 @@ class UnigramTokenizer(PretrainedTokenizer):
         new = [(token, fmean(scores[i] for i in self.pieces(token))) for token in tokens]
         names = (*self.config_keys, "charsmap", "added_tokens", "model_max_length")
         options = {name: getattr(self, name) for name in names}
-        return type(self)([*zip(self.tokens, self.scores, strict=True), *new], **options)
+        larger = type(self)([*zip(self.tokens, self.scores, strict=True), *new], **options)
+        larger.padding_side = self.padding_side
+        return larger
 
     # ---------------------------------------------------------------- text to ids
 

@@ -35,6 +35,12 @@ def tokenizer(request):
     return kind.train([*TEXTS[:2], TEXTS[3], "o ptimiser"], size)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_the_side_of_the_padding_stays(tokenizer, side):
+    tokenizer.padding_side = side
+    assert add_tokens(tokenizer, tokenizer.whole_tokens("optimiser")).padding_side == side
+
+
 @pytest.fixture
 def wordpiece():
     pieces = "[PAD] [UNK] [CLS] [SEP] [MASK] t a ##e ##n ##s ##o ##r ##t ten ##sor the ##ing".split()
