@@ -55,7 +55,6 @@ def keep(name: str, function: Callable, folder: str | Path = FOLDER) -> None:
         print(f"{name} does not pass its check yet, so it is not kept.")
         return
     path = Path(folder) / f"{name.replace('.', '_')}.py"
-    path.parent.mkdir(exist_ok=True)
     write_text(path, module_of(function))
     there = sum(_file(piece, folder).exists() for piece in PIECES.values())
     print(f"Kept in {path}. You have {there} of the {len(PIECES)} pieces of your BERT.")

@@ -68,10 +68,12 @@ class _Parts:
         elif isinstance(value, PLAIN):
             self.constants.append(f"{name} = {_literal(value)}")
         elif isinstance(value, FunctionType) and value.__module__ == self.home:
+            if value.__name__ == "<lambda>":
+                raise UserError(f"{user} calls {name}, which is a lambda; write {name} with def")
             self.add_function(value)
             if name != value.__name__:
                 self.functions.append(f"{name} = {value.__name__}")
-        elif home := _importable(value):
+        elif (home := _importable(value)) and home != self.home:
             original = value.__name__
             self.imports.append(f"from {home} import {original}" + f" as {name}" * (name != original))
         else:

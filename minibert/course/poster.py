@@ -56,13 +56,13 @@ STAGES = (
     Stage(
         "embeddings",
         "Embeddings",
-        r"$e = E[\mathrm{ids}] + T[\mathrm{types}] + P[0 \ldots S{-}1]$",
+        r"$e = E[\mathrm{ids}] + E_\mathrm{type}[\mathrm{types}] + E_\mathrm{pos}[0 \ldots S{-}1]$",
         "$e$",
         "B S H",
         (("ids, types", "B S"),),
         (
-            r"$dE[v] \leftarrow \sum_{b,s:\,\mathrm{ids}=v} de$   (scatter-add)",
-            r"$dT, dP$: the same with types and positions",
+            r"$dE[v] \leftarrow dE[v] + \sum_{b,s:\,\mathrm{ids}=v} de$   (scatter-add)",
+            r"$dE_\mathrm{type}, dE_\mathrm{pos}$: the same with types and positions",
         ),
     ),
     Stage(
@@ -85,7 +85,7 @@ STAGES = (
         "$q, k, v$",
         "B A S D",
         (("$h$", "B S H"),),
-        (r"$dW_q = dq^\top h, \quad db_q = \sum dq$", r"$dh = dq\,W_q + dk\,W_k + dv\,W_v$"),
+        (r"$dW_q = dq^\top h, \quad db_q = \sum dq$", r"$dh \leftarrow dh + dq\,W_q + dk\,W_k + dv\,W_v$"),
         f"{_FIRST}.attention.self.q",
     ),
     Stage(
@@ -127,7 +127,7 @@ STAGES = (
         (("$c$", "B S H"), *_NORM_KEPT),
         (
             r"back through LN: $dr$, for both summands",
-            r"$dW_o = dr^\top c, \quad dc = dr\,W_o, \quad dh \leftarrow dh + dr$",
+            r"$dW_o = dr^\top c, \quad dc = dr\,W_o, \quad dh \leftarrow dr$",
         ),
         f"{_FIRST}.attention",
     ),
@@ -138,7 +138,10 @@ STAGES = (
         "$f$",
         "B S F",
         (("$a$", "B S H"), ("$u$", "B S F")),
-        (r"$du = df \odot (\Phi(u) + u\,\varphi(u))$", r"$dW_1 = du^\top a, \quad da = du\,W_1$"),
+        (
+            r"$du = df \odot (\Phi(u) + u\,\varphi(u))$",
+            r"$dW_1 = du^\top a, \quad da \leftarrow da + du\,W_1$",
+        ),
         f"{_FIRST}.intermediate",
     ),
     Stage(
@@ -150,7 +153,7 @@ STAGES = (
         (("$f$", "B S F"), *_NORM_KEPT),
         (
             r"back through LN: $dr$, for both summands",
-            r"$dW_2 = dr^\top f, \quad df = dr\,W_2, \quad da \leftarrow da + dr$",
+            r"$dW_2 = dr^\top f, \quad df = dr\,W_2, \quad da \leftarrow dr$",
         ),
         _FIRST,
     ),
@@ -170,7 +173,7 @@ STAGES = (
         "$y$",
         "P V",
         (("$z$", "P H"),),
-        (r"$dE \leftarrow dE + dy^\top z, \quad dz = dy\,E$",),
+        (r"$dE \leftarrow dy^\top z, \quad dz = dy\,E$",),
     ),
     Stage(
         "masked words",

@@ -2,7 +2,9 @@
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jupytext
 import matplotlib
@@ -154,6 +156,15 @@ def outer():
 
 inside = outer()
 nameless = lambda dout, cache: linear_backward(dout, cache)
+
+def calls_a_lambda(dout, cache):
+    return nameless(dout, cache)
+
+class Scale:
+    one = 1.0
+
+def reads_a_class(dout, cache):
+    return linear_backward(dout * Scale.one, cache)
 """
 
 
@@ -163,11 +174,25 @@ nameless = lambda dout, cache: linear_backward(dout, cache)
         ("reads_an_array", "reads table of its notebook, which a file cannot have"),
         ("inside", "inside was made inside of another function"),
         ("nameless", "expected a function that was written with def"),
+        ("calls_a_lambda", "calls nameless, which is a lambda; write nameless with def"),
+        ("reads_a_class", "reads Scale of its notebook, which a file cannot have"),
     ],
 )
-def test_a_function_that_a_file_cannot_hold(module_with, tmp_path, name, message):
+def test_a_function_that_a_file_cannot_hold(module_with, monkeypatch, tmp_path, name, message):
+    function = module_with(RIGHT, name)
+    notebook = SimpleNamespace(**function.__globals__)
+    monkeypatch.setitem(sys.modules, function.__module__, notebook)  # as __main__ is in a notebook
     with pytest.raises(UserError, match=message):
-        keep("02.linear_backward", module_with(RIGHT, name), tmp_path / "mine")
+        keep("02.linear_backward", function, tmp_path / "mine")
+
+
+def test_the_folder_is_made_if_there_is_none_and_refused_if_it_is_a_file(solutions, tmp_path):
+    keep("02.linear", solutions["02.linear"], tmp_path / "two" / "deep")
+    assert (tmp_path / "two" / "deep" / "02_linear.py").exists()
+
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write here"):
+        keep("02.linear", solutions["02.linear"], tmp_path / "file")
 
 
 def test_only_pieces_are_kept(tmp_path):

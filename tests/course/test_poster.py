@@ -144,6 +144,19 @@ def test_every_letter_is_explained():
     assert used - {"2"} <= set(LETTERS)
 
 
+def test_gradients_of_two_uses_are_added_in_the_order_of_the_backward_pass():
+    """From bottom to top: the first use makes the gradient, and the second adds to it."""
+    made: Counter = Counter()
+    for stage in reversed(STAGES):
+        for line in stage.gradients:
+            for name, before in re.findall(
+                r"(?<![\w])(d[Eha])(?:\[v\])? (?:\\leftarrow|=) (d[Eha](?:\[v\])? \+)?", line
+            ):
+                assert bool(before) == bool(made[name]), line
+                made[name] += 1
+    assert made == {"dE": 2, "dh": 2, "da": 2}
+
+
 def test_committed_poster_is_drawn_from_the_table():
     """Compare the words, not the bytes: another matplotlib writes other curves."""
     root = ElementTree.parse(COMMITTED).getroot()

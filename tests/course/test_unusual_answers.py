@@ -1104,7 +1104,7 @@ def adam_on_one_long_vector(parameters, batches, num_heads, steps, peak, warmup)
     )
     vector, losses = flat(parameters), []
     mean, variance = np.zeros((2, vector.size))
-    for step, batch in enumerate(batches):
+    for step, batch in zip(range(steps), batches, strict=False):
         values, gradients = n20_your_bert.loss_and_gradients(named(vector), batch, num_heads)
         losses.append(float(values["mlm_loss"] + values["nsp_loss"]))
         gradient = flat(gradients)

@@ -23,8 +23,9 @@ DENOMINATOR = 6.0
 
 
 def _scores(draw: Draws) -> list[Trial]:
-    """Scores of order one, and rows far up and far down, where exponentials overflow or vanish."""
-    far = np.array([1000.0, -1000.0, 0.0, -1000.0, 1000.0])[:, None]
+    """Scores of order one; and rows far up, far down and far apart, where exponentials overflow or vanish."""
+    far = np.repeat([[1000.0], [-1000.0], [0.0], [-1000.0], [1000.0]], 7, axis=1)
+    far[2] = -1000.0, 1000.0, -1000.0, 0.0, 1000.0, -1000.0, 0.0  # only the maximum brings this row down
     return [
         Trial({"x": draw.normal(3, 4, 6)}, "x (3, 4, 6)"),
         Trial({"x": draw.normal(5, 7) + far}, "scores of ±1000"),
@@ -244,7 +245,7 @@ def mean_over_the_row(dout, cache):
             },
             label,
         )
-        for scale, label in ((1, ""), (500, "large scores"))
+        for scale, label in ((1, ""), (5000, "large scores"))
     ],
     reference=library_cross_entropy,
     views=True,

@@ -11,7 +11,7 @@ from minibert.gradcheck import Draws
 
 # -- Gather -------------------------------------------------------------------------------------------
 
-POSITIONS = np.array([1, 5, 6, 10])  # of B·S = 12
+POSITIONS = np.array([5, 1, 10, 6])  # of B·S = 12, in no order
 
 
 def gather(hidden: Array, positions: Array) -> tuple[Array, tuple]:

@@ -106,11 +106,11 @@ def one_step_too_long_a_warm_up(step, steps, warmup, peak):
 
 
 def _gradients(draw: Draws) -> list[Trial]:
-    """A length above clip_norm and one below it; clip_norm is not 1, so that forgetting it shows."""
+    """A length above clip_norm and one between it and 1; clip_norm is not 1, so that forgetting it shows."""
     weight, bias = draw.normal(4, 3), draw.normal(4)
     return [
-        Trial({"dweight": scale * weight, "dbias": scale * bias, "clip_norm": 0.5}, label)
-        for label, scale in (("long", 1.0), ("short", 0.05))
+        Trial({"dweight": scale * weight, "dbias": scale * bias, "clip_norm": 1.2}, label)
+        for label, scale in (("long", 1.5), ("short", 0.45))
     ]
 
 
@@ -236,7 +236,7 @@ def _updates(draw: Draws) -> list[Trial]:
     drawn["variance"] = drawn["variance"] ** 2
     return [
         Trial(stored | {"step": 1} | HYPERPARAMETERS, "stored", after),
-        Trial(drawn | {"step": 3} | HYPERPARAMETERS, "random"),
+        Trial(drawn | {"step": 3} | HYPERPARAMETERS | {"weight_decay": 0.3}, "random"),  # λ is not ε
     ]
 
 

@@ -28,7 +28,7 @@ def butterfly(values: np.ndarray) -> np.ndarray:
 @exercise(
     "17",
     outputs="rounds",
-    trials=lambda draw: [Trial({"values": draw.normal(8)})],
+    trials=lambda draw: [Trial({"values": draw.normal(n)}, f"{n} threads") for n in (8, 16)],
     level=1,
     minutes=10,
     needs="the shuffles of section 4",

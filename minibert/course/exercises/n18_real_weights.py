@@ -164,9 +164,10 @@ def always_up(x):
 
 # -- Old names -------------------------------------------------------------------------------------------
 
-# Variables of google-research/bert's checkpoints; the last but one is from old files of PyTorch.
+# Variables of google-research/bert's checkpoints; the last three are from old files of PyTorch.
 NAMES = (
     "bert/embeddings/word_embeddings",
+    "bert/embeddings/token_type_embeddings",
     "bert/embeddings/LayerNorm/gamma",
     "bert/encoder/layer_0/attention/self/query/kernel",
     "bert/encoder/layer_11/output/dense/bias",
@@ -176,6 +177,7 @@ NAMES = (
     "cls/seq_relationship/output_weights",
     "bert.encoder.layer.10.output.LayerNorm.gamma",
     "bert.encoder.layer.1.intermediate.dense.weight",
+    "bert.embeddings.position_embeddings.weight",
 )
 
 ENDINGS = {
@@ -232,14 +234,14 @@ def nothing_transposed(old):
 @rename.mistake("The tables of embeddings need an ending, too: word_embeddings.weight.")
 def tables_without_an_ending(old):
     name, transposed = rename.solution(old)
-    return name.replace("_embeddings.weight", "_embeddings"), transposed
+    return name.removesuffix(".weight") if old.endswith("_embeddings") else name, transposed
 
 
 @rename.mistake("gamma and beta are still there: today they are called weight and bias.")
 def gamma_and_beta_kept(old):
     name, transposed = rename.solution(old)
     if old.endswith(("gamma", "beta")):
-        name = re.sub(r"\w+$", old.split("/")[-1], name)
+        name = re.sub(r"\w+$", re.split("[/.]", old)[-1], name)
     return name, transposed
 
 

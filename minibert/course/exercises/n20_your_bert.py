@@ -833,13 +833,14 @@ def train(
 def _train_trials(draw: Draws) -> list[Trial]:
     """Four steps on two batches, of which the second is the first with its two texts exchanged.
 
-    The matrices are large, so that some gradients have a norm above 1 even by themselves.
+    There are more batches than steps. The matrices are large, so that some gradients have a norm above 1 even
+    by themselves.
     """
     parameters, batch = _model_trial(draw)
     parameters = {name: 3.0 * p if p.ndim > 1 else p for name, p in parameters.items()}
     turned = {name: array[::-1].copy() for name, array in batch.items()}
     settings = {"num_heads": 2, "steps": 4, "peak": 0.05, "warmup": 2}
-    return [Trial({"parameters": parameters, "batches": [batch, turned] * 2, **settings})]
+    return [Trial({"parameters": parameters, "batches": [batch, turned] * 3, **settings})]
 
 
 def _library_train(
@@ -847,7 +848,7 @@ def _library_train(
 ) -> tuple[Array, Parameters]:
     model = _library_model(parameters)
     optimiser, losses = AdamW(model), []
-    for step, batch in enumerate(batches):
+    for step, batch in zip(range(steps), batches, strict=False):
         model.zero_grad()
         outputs, cache = model.forward(**batch)
         model.backward(cache)

@@ -200,8 +200,8 @@ def _overwrite(table, rows, values):
 
 
 @skip_gram_backward.mistake(
-    "dwords[centres] += … adds a repeated row once. A word that occurs several times in the batch collects "
-    "the sum of its gradients: np.add.at."
+    "table[rows] += … adds a repeated row once. A word that occurs several times in the batch, as a centre "
+    "or as a target, collects the sum of its gradients: np.add.at."
 )
 def repeated_rows_overwritten(dout, cache):
     return _skip_gram_backward(dout, cache, add=_overwrite)

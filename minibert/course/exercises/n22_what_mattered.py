@@ -288,8 +288,8 @@ def corrected_as_if_sampled(differences):
 
 
 @permutation_test.mistake(
-    "The factors are 0 and 1: that leaves differences out. Under the null hypothesis a difference changes "
-    "its sign: −1 and 1."
+    "This is half of it. Either only one side is counted: a mean that is as far below 0 counts, too. Or the "
+    "factors are 0 and 1, which leaves differences out. What changes is their sign: −1 and 1."
 )
 def left_out_instead_of_flipped(differences):
     factors = (all_signs(len(differences)) + 1) / 2

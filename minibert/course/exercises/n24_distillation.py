@@ -168,7 +168,7 @@ def dout_forgotten(dout, cache):
 @soft_target_backward.mistake("This stops at p: its gradient −q/p still has to go back through the softmax.")
 def gradient_of_the_probabilities(dout, cache):
     p, q, temperature = cache
-    return -dout * temperature / len(p) * q / p
+    return -dout * temperature**2 / len(p) * q / p
 
 
 # -- Imitation of a wider teacher -------------------------------------------------------------------------
