@@ -8,7 +8,7 @@ import pytest
 
 from minibert.course import EXERCISES
 from notebooks.make import __main__ as make
-from notebooks.make import rules
+from notebooks.make import execute, rules
 from notebooks.make.listing import exercise_list
 
 SOURCE = '''# %% [markdown]
@@ -97,4 +97,12 @@ def test_nothing_is_written_of_a_notebook_that_breaks_off(course):
     )
     _, [problem] = make.process(course, write=True)
     assert problem.startswith("exercises: ") and "NotImplementedError" in problem and "\x1b" not in problem
+    assert not (course.parents[1] / "05_title.ipynb").exists()
+
+
+def test_a_cell_that_hangs_is_a_problem_like_any_other(course, monkeypatch):
+    monkeypatch.setattr(execute, "CELL_SECONDS", 1)
+    course.write_text(SOURCE.replace("import numpy as np", "import time; time.sleep(60)"), encoding="utf-8")
+    _, [problem] = make.process(course, write=True)
+    assert "timed out" in problem and "time.sleep(60)" in problem
     assert not (course.parents[1] / "05_title.ipynb").exists()
