@@ -48,7 +48,7 @@ class BatchStream:
     whose instances are shuffled in turn, so that memory stays bounded. A block is a pure function of (seed,
     pass, block); with "fixed" masking, of the pass modulo ``dupe_factor``.
 
-    Raises UserError if there are too few documents.
+    Raises UserError if there are too few documents, or for a batch size below 1.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ def held_out_batches(
     batch_size: int,
     seed: int = 0,
 ) -> Iterator[Batch]:
-    """Batches of instances, always the same ones; each document is used at most once.
+    """Batches of instances from one pass over the documents, always the same ones.
 
     They are like those of ``BatchStream``, except that the last one of each part may be smaller.
     Raises UserError if there are too few documents, or for a batch size below 1.

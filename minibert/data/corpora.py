@@ -357,7 +357,7 @@ def _parts(paragraphs: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _until_first_text(lines: Iterator[str]) -> Iterator[str]:
-    """The blank lines that a file begins with, and the line behind them."""
+    """The blank lines that a file begins with, and the line after them."""
     for line in lines:
         yield line
         if line.strip():

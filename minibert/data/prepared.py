@@ -314,9 +314,8 @@ def _unfinished(folder: Path) -> Iterator[Path]:
     with explain_write_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as locks, ExitStack() as workshop:
-        with folder_locked(
-            folder.parent
-        ):  # so that nobody sees a temporary folder before its owner has locked it
+        # Nobody may see a temporary folder before its owner has locked it.
+        with folder_locked(folder.parent):
             for abandoned in folder.parent.glob(f".{glob.escape(folder.name)}.*.part"):
                 with folder_locked(abandoned, wait=False) as free:
                     if free:

@@ -138,7 +138,7 @@ def is_prose(sentence: str) -> bool:
     """Whether a sentence reads as English: it begins and ends like one, and consists of plain words.
 
     At least four words and at most a hundred, three quarters of them plain (letters, not identifiers or
-    numbers), an eighth of them from the commonest English words; brackets and quotes closed; no characters
+    numbers), 12 % of them from the commonest English words; brackets and quotes closed; no characters
     of code.
     """
     words = sentence.split()

@@ -11,7 +11,7 @@ from minibert.data.batches import Batch, BatchStream
 class ReadAhead:
     """The batches of a stream, up to ``most`` of them made in advance by a thread of its own.
 
-    A host that makes each batch between two steps lets a GPU wait. A batch of 65,536 tokens takes about 5
+    A host that makes each batch between two steps keeps a GPU waiting. A batch of 65,536 tokens takes about 5
     milliseconds, and 10 with pairs; BERT-mini learns from it in 10. When the stream comes to its next block,
     it takes a second. The batches and the positions are those of the stream, bit for bit.
     """

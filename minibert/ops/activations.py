@@ -2,7 +2,7 @@
 
 GELU is from Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016): x times the probability that
 a standard normal variable is below x. The original BERT computes the tanh form, Hugging Face's "gelu"
-the exact form with erf; the two differ by at most 4.7e-4.
+the exact form with erf; the two differ by less than 4.74e-4.
 """
 
 import math

@@ -11,7 +11,7 @@ def sums_of_squares(grad: Array) -> Array:
     """Σ g² over each block of ``BLOCK`` elements, the last of which may be shorter.
 
     So several processes can each compute the sums of some blocks, and the norm has the same bits as if one
-    process had computed them all. grad 1-D → (blocks,), of a kernel perhaps in a wider dtype.
+    process had computed them all. grad 1-D → (blocks,); a kernel may give them in a wider dtype.
     """
     xp = get_array_module(grad)
     sums = xp.zeros(-(-len(grad) // BLOCK), dtype=grad.dtype)

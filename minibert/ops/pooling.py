@@ -31,8 +31,8 @@ def last_token(hidden: Array, mask: Array | None = None) -> tuple[Array, Cache]:
     """
     xp = get_array_module(hidden)
     size, length, _ = hidden.shape
-    behind = xp.zeros(size, dtype=int) if mask is None else mask[:, ::-1].argmax(axis=1)  # (B,): padding
-    last = length - 1 - behind
+    padding = xp.zeros(size, dtype=int) if mask is None else mask[:, ::-1].argmax(axis=1)  # (B,)
+    last = length - 1 - padding
     return xp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0], (last, length)
 
 

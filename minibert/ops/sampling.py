@@ -16,6 +16,6 @@ def sample_classes(logits: Array, key: DropoutKey) -> Array:
     reached = xp.cumsum(probabilities, axis=1)  # (N, K)
     bits = random_bits(xp, key, (len(logits), 2)).astype(reached.dtype)
     uniform = (bits[:, 0] + (bits[:, 1] + 0.5) / 2**BITS) / 2**BITS  # (N,)
-    # Rounding may leave the last sum beside 1, so u is a share of it.
+    # Rounding may leave the last sum slightly off 1, so u is a share of it.
     drawn = (reached < uniform[:, None] * reached[:, -1:]).sum(axis=1)
     return drawn.astype("int32")

@@ -1,7 +1,7 @@
 """The factors of matrix products: as they are, or rounded to bfloat16 by a compiled loop.
 
 Which of the two is up to the library that multiplies (``minibert.products``). On one thread of an Intel Xeon,
-the loop took 0.3 ns a number, and ml_dtypes' conversion 0.9 ns.
+the loop took 0.3 ns per number, and ml_dtypes' conversion 0.9 ns.
 """
 
 import numpy as np

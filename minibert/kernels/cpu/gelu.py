@@ -2,7 +2,7 @@
 
 For x = −a ≤ 0 the normal distribution function is Φ(−a) = exp(−a²/2) · g(a) with g(a) = ½ erfcx(a/√2), a
 smooth function without a zero. With t = 1 / (1 + 0.3 a), a polynomial of degree 8 in t meets g with a
-relative error below 1.5e-7 for every a from 0 to 14; beyond, Φ(−a) < 1e-44 is negligible. With q = Φ(−|x|):
+relative error below 2e-7 for every a from 0 to 14; beyond, Φ(−a) < 1e-44 is negligible. With q = Φ(−|x|):
 
     Φ(x)  = 1 − q  for x > 0,  else q
     y     = x Φ(x)
