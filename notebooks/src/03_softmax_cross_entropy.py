@@ -808,7 +808,7 @@ r"""
 <summary><b>3.</b> A model can learn nothing but the output's bias b. Where does its training come to rest, and at which loss?</summary>
 
 It comes to rest where $db = \sum_r (p - y_r)$ is 0. Then $p$ is the mean of the $y_r$, so the probability of each word is its
-relative frequency. The loss is then the entropy of the word frequencies. A BERT reaches it early in training. Its first plateau
+relative frequency. The loss is then $-\sum_v f_v \ln f_v$, the **entropy** of the word frequencies $f$. A BERT reaches it early in training. Its first plateau
 lies half a nat lower, since some positions show a token that can be copied ([14 · Pre-training](14_pretraining.ipynb)).
 
 </details>

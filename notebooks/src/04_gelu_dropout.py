@@ -53,8 +53,8 @@ r"""
 ## 1. What GELU does
 
 Why have anything between two linear layers? Because without it they are one layer:
-$(x A^\top) B^\top = x \, (BA)^\top$. Something has to bend. ReLU, $\max(x, 0)$, bends in the hardest way: it lets a
-number pass, or it does not. GELU, the Gaussian error linear unit, is a softer gate:
+$(x A^\top) B^\top = x \, (BA)^\top$. Something has to bend. A function that bends each number by itself is called an
+**activation**. ReLU, $\max(x, 0)$, bends in the hardest way: it lets a number pass, or it does not. GELU, the Gaussian error linear unit, is a softer gate:
 
 $$ y = x \, \Phi(x), \qquad \Phi(x) = \tfrac12 \left( 1 + \operatorname{erf} \frac{x}{\sqrt2} \right) . $$
 
@@ -861,7 +861,7 @@ r"""
 ## Recap
 
 - GELU is $x$ times the share of a normal distribution below $x$; its derivative is $\Phi(x) + x \, \varphi(x)$.
-- The tanh form differs by at most 4.7e-4. Use the form that the weights were trained with, and the backward pass of that form.
+- The tanh form differs by less than 4.74e-4. Use the form that the weights were trained with, and the backward pass of that form.
 - A gated unit is a product of two halves. The half that opens the gate has a derivative of the same form.
 - A ReLU unit whose input is negative for every example gets no gradient, so it stays as it is. GELU's slope is 0 almost nowhere, but
   it fades.

@@ -176,7 +176,7 @@ keep("05.layer_norm", my_layer_norm)
 r"""
 ### The library's forward pass
 
-This code was not written for the lesson. It is what minibert runs whenever there is no faster kernel to take its place.
+This code was not written for the lesson. It is what minibert runs wherever no faster version (a *kernel*) takes its place.
 """
 
 # %% tags=["answer"]

@@ -655,7 +655,8 @@ plt.show()
 r"""
 Both have a band along the diagonal: neighbours are similar. Nobody asked the learned table for that; it came with
 the gradient. The band stops at the dashed line, since rows from 64 on never got a gradient. They still have the random directions
-that they started with, and are only a little shorter, because weight decay acts on them, too:
+that they started with, and are only a little shorter. That is weight decay, which makes every weight a little smaller at each step
+([13](13_optimiser.ipynb#4.-Weight-decay-is-not-L2-regularisation)), with or without a gradient:
 """
 
 # %%

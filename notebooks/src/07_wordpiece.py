@@ -176,7 +176,8 @@ check("07.normalise", my_normalise)
 # %% [markdown] tags=["answer"]
 r"""
 The library does the same in two passes, before and after NFD. What becomes of a character does not depend on its
-neighbours. So the result for each character is computed once and then looked up (`str.translate`):
+neighbours. So the result for each character is computed once and then looked up (`str.translate`).
+(`text.lower()` differs in one letter: it makes ς of a capital Σ at the end of a word. Character by character, Σ always becomes σ.)
 """
 
 # %% tags=["answer"]

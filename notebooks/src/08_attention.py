@@ -319,7 +319,8 @@ plt.show()
 
 # %% [markdown]
 r"""
-On the left is $e^{\text{entropy}}$ of the weights, the effective number of keys that a query looks at. Without the division, a query
+On the left is the effective number of keys that a query looks at. It is
+$e^{\text{entropy}}$, where the entropy of the weights is $-\sum_j p_j \ln p_j$. If $n$ keys share the weight equally, it is $n$. Without the division, a query
 of 1,024 features chooses a single key before anything has been learned. The right panel shows what that means for the gradient. The
 softmax's derivative, $p_{ij}(\delta_{jl} - p_{il})$, is nearly 0 wherever $p$ is nearly 0 or 1. So for large $D$ a wrong choice is hard to
 unlearn: almost no gradient comes back. (For $D = 64$, about half as much as with the division.) [Section 8](#8.-A-head-learns) shows it at work.

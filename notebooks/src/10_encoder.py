@@ -453,6 +453,7 @@ r"""
 A fresh attention head looks everywhere about equally ([08](08_attention.ipynb)), so what it returns is nearly the same mean for
 every token. Without the residual connection, that mean is all that is left: **after two layers the tokens cannot be told apart**,
 and no later layer can bring back what has been lost. With it, each token stays itself, and a layer only *adds* something.
+(What is added up in this way, from layer to layer, is called the **residual stream**.)
 The gradient benefits in the same way: $ds$ reaches $x$ whatever the branch does.
 
 ## 5. Post-LN or pre-LN?
@@ -476,8 +477,10 @@ $$
 
 While the branches are small, as in a fresh model, little is lost. When they grow, much is lost: with
 $\operatorname{Var} f = 1$ and 12 layers, the share is $2^{-12}$. So let the stacks learn. The task is the toy of
-[09](09_many_heads.ipynb) (which symbol is to the left, to the right, at the start?). There are 12 layers, Adam has a learning
-rate of 0.003, and each wiring gets three seeds. The runs are in a log; `RERUN` makes them again, in a minute or two.
+[09](09_many_heads.ipynb) (which symbol is to the left, to the right, at the start?). There are 12 layers, and each
+wiring gets three seeds. The optimiser is Adam, whose steps move every weight by about the learning rate, here 0.003. With **warm-up**,
+the learning rate rises to that value over the first 100 steps. ([13](13_optimiser.ipynb) explains both.) The runs are in a log; `RERUN`
+makes them again, in a minute or two.
 """
 
 # %%

@@ -49,7 +49,8 @@ The encoder gives `hidden`, (B, S, H). From there, two paths each lead to one nu
 """
 
 # %% tags=["figure"]
-# Caption: Two heads on one encoder: masked words above, next sentence below. The loss is their sum.
+# Caption: Two heads on one encoder: masked words above (MLM, masked language modelling), next sentence below
+#   (NSP, next-sentence prediction). The loss is their sum.
 figure, axes = plt.subplots(figsize=(7.5, 2.5))
 NODES = {
     "hidden": (0, 0.5),

@@ -506,7 +506,7 @@ r"""
 - **Always [MASK]** says nothing at all about visible words.
 
 BERT's authors tried other shares (their appendix C.2): after fine-tuning the differences are small; always-[MASK] is
-worst where frozen features are used, as this argument would predict.
+worst where the encoder stays as it is and only a head on its vectors learns, as this argument would predict.
 
 ## 8. Why is the loss only on selected tokens?
 

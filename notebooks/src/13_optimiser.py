@@ -773,7 +773,7 @@ r"""
 
 - **Forgotten `zero_grad`.** Gradients of earlier batches add up; Adam's indifference to size hides it.
 - **L2 instead of decay.** `Adam(weight_decay=…)` in some libraries is L2. AdamW is not.
-- **Clipping gradients that still contain the loss scale, or clipping array by array.** The length that counts is that of all gradients together, in true units.
+- **Clipping gradients that still contain a [loss scale](17_numpy_to_cupy.ipynb#What-is-loss-scaling-for?), or clipping array by array.** The length that counts is that of all gradients together, in true units.
 - **ε inside the root.** $\sqrt{v + 10^{-6}}$ is $10^{-3}$ for small $v$: a thousand times the ε that was meant.
 - **Means not saved with the weights.** A run resumed with $m = v = 0$ goes through $f(t)$ once more, now at full rate: its
   steps are too long, and the older the run, the more. The loss may hide it, as

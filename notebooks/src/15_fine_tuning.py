@@ -535,11 +535,11 @@ assert not lengths["single text, pair"][:, 1:].any() and (lengths["answers"] > 0
 assert ((lengths["tagging"] > 0) == (tags != -100)).all()
 
 # %% tags=["figure"]
-# Caption: The length of the gradient at each token of three texts, for three kinds of head. Dark
-#   means none.
+# Caption: The length of the gradient at each token of three texts, for three kinds of head. In the
+#   first two, dark means none. In the third, every token has some, and dark means little.
 figure, axes = plt.subplots(1, 3, figsize=(7.5, 1.9), sharey=True)
 for panel, (name, values) in zip(axes, lengths.items(), strict=True):
-    plots.heatmap(panel, values)
+    plots.heatmap(panel, values).set_clim(0, values.max())
     panel.set(title=name, xlabel="token")
     panel.set_aspect("auto")
 axes[0].set_ylabel("text")
@@ -1087,7 +1087,7 @@ r"""
 
 `mini` has 5 million parameters and has read forty million words. What do the same heads and the same loop
 reach on an encoder that others trained for a long time? all-MiniLM-L6-v2 has 6 layers, H = 384 and 22.7 million parameters. It was distilled from a larger model, and then trained on more than a billion
-pairs of sentences. minibert fine-tuned both on standard data sets. These runs take from 4 to 26 minutes each on two cores, so we read
+pairs of sentences. minibert fine-tuned both on standard data sets. These runs take from 2 to 26 minutes each on two cores, so we read
 the scores from the [report of the repository](../benchmarks/results/finetuning.md). **Precision** is the share of the positive answers that
 are right, **recall** the share of the positive cases that are found, and **F1** the harmonic mean of both:
 

@@ -307,7 +307,7 @@ for i, a in positional:
 # %% [markdown]
 r"""
 A high number on nonsense means that the head goes by position: it finds the neighbour by the position embeddings, whatever the
-words are. (Clark et al., 2019, found such heads in the published BERT.) The last line lists all heads that give a neighbour more
+words are. (Clark et al., 2019, found such heads in the published BERT.) The last lines list all heads that give a neighbour more
 than half of their weight. There are more of them than are marked in the picture of one sentence, and not all are in the lower layers.
 
 The second question: **does the model need it?** We take the pattern away and measure. A score is $q \cdot k / \sqrt D$ plus the

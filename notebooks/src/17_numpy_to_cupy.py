@@ -362,7 +362,7 @@ assert intensity["LayerNorm, one kernel"] < 10 < intensity["product with a weigh
 # %% [markdown]
 r"""
 LayerNorm is limited by bytes. (We count what kernels ask for; the L2 cache saves some of it.) The product is limited by
-arithmetic, at least in float32. In 16 bits it moves half the bytes, so its number doubles. cuBLAS does products better than we
+arithmetic, at least in float32. In 16 bits it moves half the bytes, so its number doubles. NVIDIA's library cuBLAS does products better than we
 would. So [kernels/cuda](../minibert/kernels/cuda/__init__.py) **leaves products to cuBLAS, and fuses what is between them.**
 
 ### How many launches does a step have?

@@ -88,7 +88,7 @@ r"""
 
 A file in the safetensors format has three parts. The first 8 bytes hold the length `N` of the header. The next `N` bytes are the
 header, JSON that gives for each tensor its type, its shape, and where its bytes begin and end. Then come the bytes themselves.
-(Older files, `.bin`, are pickles. Opening a pickle can run any program, so minibert reads none.)
+(Older files, `.bin`, are pickles, and opening a pickle can run any program. minibert reads the tensors out of them and [runs nothing](../docs/weights.md#older-formats).)
 """
 
 # %%

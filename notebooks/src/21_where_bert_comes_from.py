@@ -1116,7 +1116,7 @@ The two models have about the same accuracy, but their correlations differ: the 
 
 According to appendix A.2 of BERT's paper, pre-training took a million steps with 256 sequences each. Nine tenths of the steps had 128 tokens per sequence, and one tenth had 512. BERT-base was trained on 4 Cloud TPUs (16 chips), BERT-large on 16 Cloud TPUs (64 chips), each for 4 days. How many operations is that? We count for one token:
 
-- A weight in a matrix is used by one multiplication and one addition: 2 FLOPs in the forward pass. The backward pass has two products of the same size (for the input and for the weight), so there are 6 in all.
+- A weight in a matrix is used by one multiplication and one addition: 2 FLOPs (floating-point operations) in the forward pass. The backward pass has two products of the same size (for the input and for the weight), so there are 6 in all.
 - Attention scores and the weighted sum are products as well, though without weights: $2 \cdot 2 S H$ per layer in the forward pass, and three times that in all.
 - The output over the vocabulary is computed only for the masked words, which are about 15 %.
 """

@@ -114,7 +114,7 @@ plt.show()
 
 # %% [markdown]
 r"""
-The library has most of these models in `minibert.variants`, each in about a page of code: they are BERT's classes with one decision
+The library has most of these models in `minibert.variants`: they are BERT's classes with one decision
 changed. How large are they? A model that is made with `device=None` has names and shapes but no numbers, so counting its parameters costs nothing.
 """
 
@@ -1562,7 +1562,7 @@ r"""
 
 You have seen BERT, and what became of it. Take one decision that nobody in the table above has changed, and change it.
 
-**Next:** [24 · Distillation](24_distillation.ipynb), where a small model learns from a large one. The code of this notebook: [minibert/variants](../minibert/variants/__init__.py), about a page for each model; [variants.md](../docs/variants.md) on how to use them;
+**Next:** [24 · Distillation](24_distillation.ipynb), where a small model learns from a large one. The code of this notebook: [minibert/variants](../minibert/variants/__init__.py); [variants.md](../docs/variants.md) on how to use them;
 [relative_positions.py](../minibert/ops/relative_positions.py) · [rotary.py](../minibert/ops/rotary.py) ·
 [unigram.py](../minibert/text/unigram.py) · [byte_level.py](../minibert/text/byte_level.py).
 """

@@ -349,7 +349,7 @@ print(mpiexec(4, SCRIPT) or "Skipped: install mpi4py and an MPI to run this.")
 
 # %% [markdown]
 r"""
-In one line, `Allreduce` does what your function does. MPI chooses the algorithm, such as a ring or a tree, by the size of the message. On GPUs, NCCL does the same over NVLink.
+In one line, `Allreduce` does what your function does. MPI chooses the algorithm, such as a ring or a tree, by the size of the message. On GPUs, NVIDIA's library NCCL does the same over NVLink, the fast connection between the GPUs of one machine.
 
 With minibert there is nothing to write:
 
