@@ -174,7 +174,9 @@ def pretraining_lengths(
 
     A way is whether padding is computed, too. The corpus is tokenised into the folder ``prepared``.
     """
-    settings = pretrain_settings(parse(["pretrain", *flags, "--prepared", prepared])).with_sizes()
+    settings = pretrain_settings(
+        parse(["pretrain", *flags, "--precision", "float32", "--prepared", prepared])
+    ).with_sizes()
     tokenizer, corpus = prepare(settings)
     (phase,) = settings.phases()
     stream = BatchStream(corpus.train, tokenizer, phase.instances, phase.batch_size, settings.seed)

@@ -54,7 +54,7 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
             for task, what in TASKS.items():
                 yield case_name(f"{source}, {what}", options), _compare(race, task, WAYS, options)
     with tempfile.TemporaryDirectory() as prepared, Race(options.threads, pinned(options)) as race:
-        given = {"flags": PRETRAIN, "prepared": prepared, "count": count, "ways": PRETRAIN_WAYS}
+        given = {"flags": PRETRAIN, "prepared": prepared, "count": count // BATCH_SIZE, "ways": PRETRAIN_WAYS}
         race.enter(OURS, "ours:pretraining_lengths", **given)
         name = case_name(f"{DOCUMENTATION}, pre-training", options)
         yield name, _compare(race, "learn", PRETRAIN_WAYS, options)
