@@ -9,8 +9,6 @@ from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from minibert.data.lines import LONE_SURROGATE, read_lines, suffix
 from minibert.data.tasks.faults import Faults, Place, Problem
 from minibert.errors import UserError
@@ -18,6 +16,7 @@ from minibert.errors import UserError
 Column = str | int  # a name, or a number from 1
 Row = dict[Column, Any]
 FORMATS = ("tsv", "csv", "jsonl")
+LARGEST_SCORE = 1e18  # losses square scores, in float32
 OLD_MAC = "it has carriage returns for line ends, as old Macs did; save it with line feeds"
 
 
@@ -296,9 +295,10 @@ def _score(row: Row, column: Column) -> float:
         score = math.nan if "_" in str(cell) or isinstance(cell, bool) else float(cell)
     except (TypeError, ValueError, OverflowError):
         score = math.nan
-    if not abs(score) <= float(np.finfo(np.float32).max):  # also if it is not a number at all
+    if not abs(score) <= LARGEST_SCORE:  # also if it is not a number at all
         found = repr(_shortened(cell)) if isinstance(cell, str) else _shortened(json.dumps(cell))
-        raise Problem(f"column {column} should be a number, found {found}")
+        limit = f" of at most {LARGEST_SCORE:g}" if math.isfinite(score) else ""
+        raise Problem(f"column {column} should be a number{limit}, found {found}")
     return score
 
 

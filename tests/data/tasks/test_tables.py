@@ -196,8 +196,8 @@ def test_a_bad_row_is_refused_by_file_and_line_or_skipped(write, name, bad, prob
     assert faults.describe() == [f"1 bad row(s) left out, the first: {faults.skipped[0]}"]
 
 
-# The last one is infinite in float32.
-@pytest.mark.parametrize("score", ["high", "nan", "inf", "", "1_000", "1e39"])
+# The last two: infinite in float32, and so large that their square is.
+@pytest.mark.parametrize("score", ["high", "nan", "inf", "", "1_000", "1e39", "-1e19"])
 def test_scores_are_finite_numbers(write, score):
     with pytest.raises(UserError, match=r"a\.tsv: line 2: column 2 should be a number"):
         read_table(write("a.tsv", f"a\t1\nb\t{score}\n"), Columns(1, label=2), scores=True)
