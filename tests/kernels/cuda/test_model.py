@@ -59,7 +59,7 @@ def train(device, dtype, prepared):
             if prepared:
                 inputs = model.prepare(**batch, predictions=25)
                 batch = dict(input_ids=map_arrays(model.device.asarray, inputs))
-            context = Context(training=True, stream=stream)
+            context = Context(training=True, stream=stream, padding=True)  # which a GPU computes
             outputs, cache = model.forward(**batch, context=context, return_logits=False)
             assert (outputs.last_hidden_state is None) == prepared
             model.backward(cache)
